@@ -1,0 +1,199 @@
+// The context store of a node: which memory holds which meaning. It owns tenants, arenas, block
+// slots, Representations, contexts, versions, manifests, pins and the staging of transfers that
+// arrive; it knows nothing of peers, media choice or the wire.
+//
+// Thread: the scheduler worker, but for the functions marked Conductor (they map memory, and the
+// two hand over by command). No allocation outside the Conductor's functions: all tables have the
+// capacity given in StoreOptions, from memory taken at construction.
+//
+// Ownership: slots of an agent's arena are written by that agent until commit, never after; slots
+// of a receive arena are written by the engine only. A slot is free again when no version, staging
+// or delivery names it. A Representation = (block hash, codec, encoding id, planes, ε, origin); the
+// block table keeps, per hash, the raw slot (what agents read) and, when the block came as planes,
+// the planes as they came, so that forwarding never re-encodes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/core/agent_port.h"
+#include "engine/core/manifest.h"
+#include "kvrail/base/result.h"
+#include "kvrail/base/time.h"
+#include "kvrail/types.h"
+#include "mempool/memory.h"
+#include "transport/payload.h"
+
+namespace kvrail::engine {
+
+struct TenantTag;
+struct BlockTag;
+struct StagingTag;
+using TenantHandle = Handle<TenantTag>;
+using BlockHandle = Handle<BlockTag>;
+using StagingHandle = Handle<StagingTag>;
+
+struct StoreOptions {
+  std::uint32_t max_tenants = 16;
+  std::uint32_t max_agents = 256;
+  std::uint32_t max_blocks = 1U << 18;
+  std::uint32_t max_versions = 1U << 14;
+  std::uint32_t max_stagings = 1024;
+  std::uint32_t max_deliveries = 1U << 14;
+  std::uint64_t table_bytes = 256ULL << 20;       // for token ids, lists, manifests' book-keeping
+  std::uint64_t receive_arena_bytes = 256ULL << 20;  // per tenant
+  std::uint64_t agent_arena_bytes = 64ULL << 20;     // default per agent
+  std::int64_t context_ttl_ns = 600'000'000'000;  // of contexts whose owner has died or dropped them
+  bool hugetlb = false;
+  bool lock_memory = false;
+};
+
+struct TenantMemory {
+  std::uint64_t total_bytes = 0, free_bytes = 0, staged_bytes = 0;
+};
+
+// Everything a sender needs to know of a version; spans stay valid while the version is pinned.
+struct VersionView {
+  TenantHandle tenant;
+  Name owner;
+  Name context;
+  std::uint64_t number = 0;
+  Layout layout;
+  std::span<const TokenId> tokens;
+  std::span<const BlockHandle> blocks;    // ceil(tokens / T), empty when only tokens are held
+  std::span<const Hash128> hashes;        // chain after each block; the last may be a partial block's
+  std::uint32_t epsilon_ppm = 0;
+  ManifestRef manifest;
+};
+
+struct BlockView {
+  Hash128 hash;
+  std::byte* raw = nullptr;         // canonical slot
+  std::uint32_t tokens = 0;         // valid rows
+  std::uint32_t epsilon_ppm = 0;
+  Hash128 encoding;                 // of the planes, zero when there are none
+  std::byte* plane0 = nullptr;      // scales and high nibbles
+  std::byte* plane1 = nullptr;      // low nibbles
+  std::uint64_t plane0_bytes = 0, plane1_bytes = 0;
+};
+
+// What a transfer that arrives will fill. `missing` blocks get slots (and plane slots for int8)
+// in the tenant's receive arena; the others are held already and pinned.
+struct StageRequest {
+  TenantHandle tenant;
+  Name owner, context;
+  std::uint64_t version = 0;
+  Layout layout;
+  std::span<const TokenId> tokens;        // of the whole context; copied
+  Medium medium = Medium::full;           // full, int8 or window
+  std::uint32_t epsilon_ppm = 0;
+  std::uint32_t window_first_block = 0;   // window only: blocks before it (but block 0) are left out
+};
+
+struct HaveResult {
+  std::uint32_t leading_blocks = 0;   // full blocks held from the start, ε within the asked bound
+  std::uint32_t held_blocks = 0;      // all that are held, tail included when it is equal
+  std::uint32_t tail_rows = 0;        // rows of the tail held as the tail of an earlier version
+};
+
+class Store {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Store>> create(const StoreOptions& options, const Clock& clock);
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  ~Store();
+
+  // --- tenants and agents (Conductor prepares, worker adopts; in inline mode call both in turn) ---
+  [[nodiscard]] Result<TenantHandle> ensure_tenant(const Name& name);
+  [[nodiscard]] Result<void> add_agent(AgentHandle agent, const Name& name, TenantHandle tenant,
+                                       const Layout& layout, std::uint64_t arena_bytes);
+  // The agent is gone: writable slots, its pins and deliveries return now; committed contexts stay
+  // until their TTL. Returns the number of slots returned.
+  std::uint32_t remove_agent(AgentHandle agent) noexcept;
+  [[nodiscard]] const mempool::Arena* arena(std::uint32_t arena_id) const noexcept;
+  [[nodiscard]] std::uint32_t agent_arena(AgentHandle agent) const noexcept;
+  [[nodiscard]] std::uint32_t receive_arena(TenantHandle tenant) const noexcept;
+  // Whether an agent of that tenant may map the arena read-only. Absent and forbidden look alike.
+  [[nodiscard]] bool may_read(TenantHandle tenant, std::uint32_t arena_id) const noexcept;
+  [[nodiscard]] TenantMemory memory(TenantHandle tenant) const noexcept;
+
+  // --- the agent's own blocks ---
+  [[nodiscard]] Result<Extent> allocate(AgentHandle agent, std::uint32_t blocks) noexcept;
+  Status free_blocks(AgentHandle agent, const Extent& extent) noexcept;
+  // Host memory of an embedded agent, used in place (kind host_pages), or an fd mapped (host_fd).
+  [[nodiscard]] Result<Extent> import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes, int fd);
+  [[nodiscard]] Result<VersionHandle> commit(AgentHandle agent, const Name& context,
+                                             std::span<const TokenId> tokens,
+                                             std::span<const Extent> slots, DeliveryHandle prefix) noexcept;
+  // number 0: newest. Contexts of any agent of the tenant, local or received.
+  [[nodiscard]] VersionHandle find(TenantHandle tenant, const Name& owner, const Name& context,
+                                   std::uint64_t number) const noexcept;
+  // Newest version named `context` that `agent` committed, else the newest delivered to it.
+  [[nodiscard]] VersionHandle find_for(AgentHandle agent, const Name& context, std::uint64_t number) const noexcept;
+  void drop_context(AgentHandle agent, const Name& context) noexcept;
+
+  // --- reading versions ---
+  [[nodiscard]] bool view(VersionHandle version, VersionView& out) const noexcept;
+  [[nodiscard]] BlockView block(BlockHandle block) const noexcept;
+  void pin(VersionHandle version) noexcept;
+  void unpin(VersionHandle version) noexcept;
+  // Digests of a block's full slot (or valid rows of a partial one, see append_rows), computed once
+  // and kept. `budget_bytes` bounds the work; false: call again.
+  [[nodiscard]] bool ensure_digests(BlockHandle block, std::uint64_t& budget_bytes) noexcept;
+  [[nodiscard]] std::span<const std::uint64_t> raw_digests(BlockHandle block) const noexcept;
+  [[nodiscard]] std::span<const std::uint64_t> plane_digests(BlockHandle block, int plane) const noexcept;
+  // Attaches planes to a block that has only raw content (the sender encodes into them). They come
+  // from the tenant's receive arena. False: no memory.
+  [[nodiscard]] bool attach_planes(BlockHandle block) noexcept;
+  // Called when both planes are written: computes encoding id and digests.
+  void planes_complete(BlockHandle block) noexcept;
+
+  // --- delivering ---
+  [[nodiscard]] DeliveryHandle deliver(AgentHandle to, VersionHandle version) noexcept;  // pins
+  [[nodiscard]] ManifestRef manifest(DeliveryHandle delivery) const noexcept;
+  bool release(AgentHandle agent, DeliveryHandle delivery) noexcept;   // false: not this agent's
+
+  // --- receiving ---
+  // Block hashes of `tokens` under (tenant, layout), chained; writes ceil(n/T) hashes.
+  void hash_chain(TenantHandle tenant, const Layout& layout, std::span<const TokenId> tokens,
+                  std::span<Hash128> out) const noexcept;
+  [[nodiscard]] HaveResult have(TenantHandle tenant, const Layout& layout, std::span<const TokenId> tokens,
+                                std::uint32_t epsilon_limit_ppm) const noexcept;
+  // All or nothing. Code::out_of_memory leaves everything as it was (the caller answers LATER).
+  [[nodiscard]] Result<StagingHandle> stage(const StageRequest& request) noexcept;
+  struct StagingView {
+    std::uint32_t block_count = 0;
+    std::uint32_t tail_from_row = 0;                // > 0: only rows from there are to come
+    std::span<const std::uint8_t> missing;          // per block: 1 = must arrive
+    std::span<const BlockHandle> blocks;            // all of them, held or new
+  };
+  [[nodiscard]] bool view(StagingHandle staging, StagingView& out) const noexcept;
+  // All bytes are in place and verified (int8: decoded): the version becomes visible at once.
+  [[nodiscard]] Result<VersionHandle> publish(StagingHandle staging) noexcept;
+  void abandon(StagingHandle staging) noexcept;
+  // A version of token ids only (medium tokens, reference), or a summary.
+  [[nodiscard]] Result<VersionHandle> publish_tokens(TenantHandle tenant, const Name& owner, const Name& context,
+                                                     std::uint64_t number, const Layout& layout, Medium medium,
+                                                     std::span<const TokenId> tokens) noexcept;
+  [[nodiscard]] Result<VersionHandle> publish_summary(TenantHandle tenant, const Name& owner, const Name& context,
+                                                      std::uint64_t number, std::uint8_t kind,
+                                                      std::span<const std::byte> bytes) noexcept;
+
+  // Bounded housekeeping: TTL, digests of fresh commits. Returns work done.
+  std::size_t housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept;
+  // Conservation: every slot is in exactly one list; asserted in tests and debug builds.
+  void check() const noexcept;
+
+  struct Counters {
+    std::uint64_t versions = 0, blocks = 0, deliveries = 0, stagings = 0, copied_bytes = 0;
+  };
+  [[nodiscard]] Counters counters() const noexcept;
+
+ private:
+  Store();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvrail::engine

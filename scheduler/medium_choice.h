@@ -1,0 +1,139 @@
+// What to send: candidates by the sender, the pick by the receiver (design.md: Who decides, Cost,
+// Hysteresis). cost_m = w*T_m + sum_r s_r*price_r*w̄; T_m = wait + pipelined(encode, transmit,
+// decode) + recompute + loss. All times integer ns; pure arithmetic over fixed tables.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kvrail/base/time.h"
+#include "kvrail/types.h"
+
+namespace kvrail::scheduler {
+
+inline constexpr std::size_t kMaxCandidates = 4;
+
+// Loss and extra tokens by medium until a calibration profile exists (codec issue).
+struct MediumLoss {
+  std::uint32_t epsilon_ppm = 0;
+  std::uint32_t kappa_milli = 1000;          // λ = exp(-κ ε)
+  std::uint32_t extra_tokens_milli = 0;      // C_loss = extra tokens × decode time per token
+};
+struct LossProfile {
+  std::array<MediumLoss, kMediumCount> media;
+  [[nodiscard]] static LossProfile built_in() noexcept;
+};
+
+// One way to make the transfer, as offered; sizes follow bytes = fixed + block*missing + tail.
+struct CandidateCost {
+  Medium medium = Medium::tokens;
+  std::uint64_t fixed_bytes = 0, block_bytes = 0, tail_bytes = 0;
+  std::uint64_t wait_ns = 0;
+  std::uint64_t encode_ns_per_block = 0;
+  std::uint64_t rate_bytes_per_s = 0;
+  std::uint64_t price_ns = 0;
+  std::uint32_t epsilon_ppm = 0;
+};
+
+struct SenderFacts {
+  Layout layout;
+  std::uint64_t total_tokens = 0;
+  std::uint64_t believed_missing_tokens = 0;
+  bool layouts_equal = true;
+  bool tokenizers_equal = true;
+  bool source_has_kv = true;             // false: only tokens are held
+  MediumMask receiver_accepts = 0;
+  MediumMask sender_can = 0;
+  Medium wish = Medium::automatic;
+  std::uint32_t source_epsilon_ppm = 0;
+  std::uint32_t fidelity_floor_ppm = 0;
+  std::uint64_t lane_rate_bytes_per_s = 0;
+  TimeNs lane_backlog_ns = 0;
+  TimeNs round_trip_ns = 0;
+  std::uint64_t int8_encode_ns_per_block = 0;
+  bool int8_planes_exist = false;
+  std::uint32_t window_tokens = 0;       // 0: window is not offered
+  std::uint64_t summary_bytes = 0, summary_ns = 0;   // 0 bytes: no callback
+  std::uint64_t nic_price_ppm = 0;       // λ̂·V of our NIC
+};
+// Fills `out` best guess first; returns the count (0: nothing is possible, with the reason in why).
+[[nodiscard]] std::size_t candidates(const SenderFacts& facts, const LossProfile& loss,
+                                     std::array<CandidateCost, kMaxCandidates>& out,
+                                     const char** why) noexcept;
+
+struct ReceiverFacts {
+  std::uint64_t pair_key = 0;            // hash of (sender agent, receiver agent)
+  std::uint64_t total_tokens = 0;
+  std::uint64_t missing_full_blocks = 0; // for exact media
+  bool missing_tail = false;
+  std::uint64_t missing_tail_bytes = 0;  // raw rows; 0 with missing_tail false
+  std::uint64_t held_tokens = 0;         // leading tokens held: recompute starts there
+  std::uint32_t held_epsilon_ppm = 0;
+  std::uint32_t block_tokens = 64;
+  ComputeProfile compute;
+  TimeNs compute_backlog_ns = 0;
+  std::uint64_t int8_decode_ns_per_block = 0;
+  std::uint64_t nic_price_ppm = 0;
+  std::uint64_t compute_price_ppm = 0;
+  std::uint64_t lease_bytes_free = 0;
+  std::uint64_t block_slot_bytes = 0;    // what one missing block takes of the lease pool
+  TimeNs remaining_ns = 0;               // 0: no deadline
+  std::uint32_t fidelity_floor_ppm = 0;
+  std::uint32_t weight_milli = 1000;     // w relative to w̄
+  std::uint32_t source_epsilon_ppm = 0;
+  bool same_node = false;
+};
+
+struct CostLine {                        // one line of `explain`
+  Medium medium = Medium::tokens;
+  bool allowed = false;
+  std::uint64_t bytes = 0;
+  TimeNs wait_ns = 0, encode_ns = 0, transmit_ns = 0, decode_ns = 0, recompute_ns = 0, loss_ns = 0;
+  TimeNs price_ns = 0;
+  TimeNs total_ns = 0;                   // T_m after residual correction
+  TimeNs cost_ns = 0;                    // what is compared
+  const char* why_not = "";              // static text when not allowed
+};
+enum class PickReason : std::uint8_t { least_cost, kept_by_hysteresis, only_one, wished, none_allowed };
+struct Pick {
+  std::int32_t index = -1;               // into candidates; -1: reject
+  PickReason reason = PickReason::none_allowed;
+  TimeNs predicted_ns = 0;
+  std::uint64_t bytes = 0;
+  std::size_t line_count = 0;
+  std::array<CostLine, kMaxCandidates> lines;
+};
+
+// Keeps residuals EWMA(log(observed/predicted)) per (lane, medium, size octave), clamped to
+// x1/2..2, and the last choice per (pair, size octave, missing octave, backlog octave).
+class MediumChooser {
+ public:
+  explicit MediumChooser(const LossProfile& loss, std::uint32_t table_slots = 4096);
+  MediumChooser(const MediumChooser&) = delete;
+  MediumChooser& operator=(const MediumChooser&) = delete;
+  ~MediumChooser();
+  [[nodiscard]] Pick pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
+                          std::uint32_t lane) noexcept;
+  void observe(std::uint32_t lane, Medium medium, std::uint64_t bytes, TimeNs predicted_ns,
+               TimeNs observed_ns) noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Price of a resource held by its owner: arrival rate λ̂ (EWMA) times backlog V it leaves, in
+// millionths (ns of delay to others per ns of use). Source: methods, "Why prices".
+class PriceMeter {
+ public:
+  void arrival(TimeNs now_ns) noexcept;
+  [[nodiscard]] std::uint64_t price_ppm(TimeNs now_ns, TimeNs backlog_ns) const noexcept;
+
+ private:
+  TimeNs last_ns_ = 0;
+  std::uint64_t interval_ewma_ns_ = 0;
+};
+
+}  // namespace kvrail::scheduler
