@@ -1,6 +1,7 @@
 // The allocator hook behind NoAllocScope. Two ways to see an allocation:
 //   - under a sanitizer, its own malloc hook, since the sanitizer owns malloc;
-//   - else malloc and its relatives are defined here and forward to glibc's. A definition in the executable
+//   - else malloc and its relatives are defined here and forward to glibc's. A definition in the
+//   executable
 //     wins over libc's, so operator new and C libraries are seen as well.
 #include "kvrail/base/no_alloc.h"
 
@@ -59,13 +60,17 @@ int no_alloc_suspend() noexcept {
   return before;
 }
 
-void no_alloc_restore(int depth) noexcept { t_depth = depth; }
+void no_alloc_restore(int depth) noexcept {
+  t_depth = depth;
+}
 
 }  // namespace kvrail::detail
 
 #if defined(KVRAIL_SANITIZED)
 
-extern "C" void __sanitizer_malloc_hook(const volatile void*, std::size_t) { check(); }
+extern "C" void __sanitizer_malloc_hook(const volatile void*, std::size_t) {
+  check();
+}
 extern "C" void __sanitizer_free_hook(const volatile void*) {}
 
 #else

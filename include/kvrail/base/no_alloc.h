@@ -1,9 +1,9 @@
 // Guards the rule that a duty cycle takes no memory from the heap.
 //
-// A worker opens a NoAllocScope around each pass of its loop. In builds with KVRAIL_DEBUG, and in sanitizer
-// builds, any malloc or operator new on that thread inside the scope prints one line and aborts; in release
-// builds both classes are empty. AllowAllocScope marks the few places inside a duty cycle that may
-// allocate because they run at most once per failure, never per transfer.
+// A worker opens a NoAllocScope around each pass of its loop. In builds with KVRAIL_DEBUG, and in
+// sanitizer builds, any malloc or operator new on that thread inside the scope prints one line and
+// aborts; in release builds both classes are empty. AllowAllocScope marks the few places inside a
+// duty cycle that may allocate because they run at most once per failure, never per transfer.
 //
 // Threads: the depth is thread-local; a scope is opened and closed on one thread.
 #pragma once
