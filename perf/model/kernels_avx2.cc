@@ -1,0 +1,2 @@
+#define KVRAIL_KERNELS kAvx2Kernels
+#include "perf/model/kernels_impl.h"

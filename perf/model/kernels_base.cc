@@ -1,0 +1,2 @@
+#define KVRAIL_KERNELS kBaseKernels
+#include "perf/model/kernels_impl.h"
