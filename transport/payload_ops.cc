@@ -1,0 +1,107 @@
+#include "transport/payload_ops.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace kvrail::transport {
+namespace {
+
+// Units of piece `i` that end at or before stream offset `end` (which lies in or at its end).
+std::uint32_t units_ended(const Payload& payload, std::size_t i, std::uint64_t end) noexcept {
+  const std::uint64_t within = end - payload.starts[i];
+  return within == payload.pieces[i].bytes
+             ? units_in(payload.pieces[i].bytes)
+             : static_cast<std::uint32_t>(within / kDigestUnitBytes);
+}
+
+// Units of the whole payload that end at or before `end`.
+std::uint32_t units_before(const Payload& payload, std::uint64_t end) noexcept {
+  if (end == 0) return 0;
+  const std::size_t i = payload.piece_at(end - 1);
+  return payload.first_unit[i] + units_ended(payload, i, end);
+}
+
+// Index of the piece that holds `unit`.
+std::size_t piece_of_unit(const Payload& payload, std::uint32_t unit) noexcept {
+  std::size_t low = 0;
+  std::size_t high = payload.pieces.size();
+  while (high - low > 1) {
+    const std::size_t middle = low + (high - low) / 2;
+    (payload.first_unit[middle] <= unit ? low : high) = middle;
+  }
+  return low;
+}
+
+std::span<std::byte> unit_in_piece(const Payload& payload, std::size_t i,
+                                   std::uint32_t unit) noexcept {
+  const std::uint64_t at = std::uint64_t{unit - payload.first_unit[i]} * kDigestUnitBytes;
+  const Piece& piece = payload.pieces[i];
+  KVRAIL_ASSERT(at < piece.bytes);
+  return {piece.address + at,
+          static_cast<std::size_t>(std::min<std::uint64_t>(kDigestUnitBytes, piece.bytes - at))};
+}
+
+}  // namespace
+
+UnitRange completed_units(const Payload& payload, std::uint64_t offset,
+                          std::uint64_t bytes) noexcept {
+  KVRAIL_ASSERT(range_fits(offset, bytes, payload.total_bytes));
+  const std::uint32_t first = units_before(payload, offset);
+  return UnitRange{first, units_before(payload, offset + bytes) - first};
+}
+
+std::span<std::byte> unit_memory(const Payload& payload, std::uint32_t unit) noexcept {
+  KVRAIL_ASSERT(unit < payload.total_units);
+  return unit_in_piece(payload, piece_of_unit(payload, unit), unit);
+}
+
+bool verify_units(const Payload& sink, std::uint64_t offset, std::uint64_t bytes,
+                  std::span<const std::uint64_t> digests) noexcept {
+  const UnitRange units = completed_units(sink, offset, bytes);
+  if (units.count != digests.size()) return false;
+  if (units.count == 0) return true;
+  std::size_t piece = piece_of_unit(sink, units.first);
+  for (std::uint32_t i = 0; i < units.count; ++i) {
+    const std::uint32_t unit = units.first + i;
+    while (piece + 1 < sink.pieces.size() && sink.first_unit[piece + 1] <= unit) ++piece;
+    const std::span<std::byte> memory = unit_in_piece(sink, piece, unit);
+    if (XXH3_64bits(memory.data(), memory.size()) != digests[i]) return false;
+  }
+  return true;
+}
+
+std::uint32_t clip_to_units(const Payload& payload, std::uint64_t offset, std::uint32_t bytes,
+                            std::uint32_t max_units) noexcept {
+  KVRAIL_ASSERT(bytes > 0 && max_units > 0);
+  const UnitRange units = completed_units(payload, offset, bytes);
+  if (units.count <= max_units) return bytes;
+  const std::uint32_t last = units.first + max_units - 1;
+  const std::size_t i = piece_of_unit(payload, last);
+  const std::uint64_t unit_end =
+      std::uint64_t{last - payload.first_unit[i] + 1} * kDigestUnitBytes;
+  const std::uint64_t end = payload.starts[i] + std::min(unit_end, payload.pieces[i].bytes);
+  KVRAIL_ASSERT(end > offset && end <= offset + bytes);
+  return static_cast<std::uint32_t>(end - offset);
+}
+
+bool is_consistent(const Payload& payload) noexcept {
+  const std::size_t count = payload.pieces.size();
+  if (count == 0 || payload.starts.size() != count || payload.first_unit.size() != count) {
+    return false;
+  }
+  std::uint64_t start = 0;
+  std::uint64_t unit = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Piece& piece = payload.pieces[i];
+    if (piece.bytes == 0 || piece.address == nullptr || payload.starts[i] != start ||
+        payload.first_unit[i] != unit) {
+      return false;
+    }
+    start += piece.bytes;
+    unit += units_in(piece.bytes);
+  }
+  return payload.total_bytes == start && payload.total_units == unit &&
+         (payload.digests.empty() || payload.digests.size() == unit);
+}
+
+}  // namespace kvrail::transport
