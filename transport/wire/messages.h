@@ -109,6 +109,7 @@ struct Offer {
   bool critical = false;
   bool background = false;
   Medium wish = Medium::automatic;   // forced by the caller when not automatic
+  bool eager = false;                // an EAGER frame follows the last token ids
   std::uint32_t token_count_here = 0;     // ids in this frame, starting at base_tokens
   std::uint8_t candidate_count = 0;
   std::array<Candidate, kMaxCandidates> candidates;
