@@ -1,0 +1,147 @@
+// The heart of an engine: composes store, scheduler, codec and transports into the protocol of
+// transfers (life of a transfer: transport/wire/messages.h; files of this folder: README).
+//
+// Thread: one, the scheduler worker; the caller drives it by cycle(). Functions marked Conductor map
+// memory or resolve names and may block and allocate; they too are called on the worker's thread,
+// by command, outside of cycle().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "engine/core/agent_port.h"
+#include "engine/core/status_page.h"
+#include "engine/store/store.h"
+#include "kvrail/base/result.h"
+#include "kvrail/base/time.h"
+#include "kvrail/types.h"
+#include "scheduler/scheduler.h"
+#include "transport/transport.h"
+
+namespace kvrail::engine {
+
+// Capacities, all taken at creation.
+struct NodeLimits {
+  std::uint32_t max_out = 2048;           // transfers that this node sends, ended ones drained
+  std::uint32_t max_in = 2048;            // transfers that arrive
+  std::uint32_t max_peers = 64;           // at most 64
+  std::uint32_t max_lanes = 64;
+  std::uint32_t max_dials = 64;
+  std::uint32_t max_remote_agents = 4096;
+  std::uint32_t max_chunks = 1U << 14;    // posted, not completed, over all lanes
+  std::uint32_t max_events = 1U << 14;    // waiting for agents, over all agents
+  std::uint32_t max_tasks = 1024;
+  std::uint32_t max_ended = 1U << 15;     // ids of ended transfers remembered
+  std::uint64_t scratch_bytes = 64ULL << 20;  // token ids and piece lists of open transfers
+};
+
+struct NodeOptions {
+  NodeId node_id = 0;
+  Incarnation incarnation = 0;
+  NodeLimits limits;
+  StoreOptions store;
+  scheduler::SchedulerOptions scheduler;     // its slice is the node's slice
+  bool integrity = true;                     // digests of every 64 KiB, verified by the receiver
+  Medium policy = Medium::automatic;         // automatic: adaptive; else forced on every send
+  std::uint32_t eager_limit_bytes = 16 * 1024;  // 0: never
+  std::uint32_t window_tokens = 0;           // 0: the window medium is not offered
+  std::uint64_t work_bytes_per_cycle = 512 * 1024;  // digests, encoding, decoding in one cycle
+  TimeNs keepalive_period_ns = 1'000'000'000;
+  TimeNs dead_after_ns = 2'500'000'000;      // of silence of a peer
+  TimeNs accept_timeout_ns = 30'000'000'000; // OFFER and LATER are repeated that long, or until the deadline
+  TimeNs receive_idle_ns = 10'000'000'000;   // a lease on which nothing arrives is taken back
+  TimeNs ended_memory_ns = 60'000'000'000;   // how long ids of ended transfers are remembered
+  TimeNs first_dial_ns = 50'000'000;         // back-off of connect(), doubled with jitter up to
+  TimeNs last_dial_ns = 2'000'000'000;
+  std::uint64_t lane_rate_hint_bytes_per_s = 0;  // 0: the scheduler's initial rate
+  std::uint64_t int8_encode_ns_per_mib = 400'000;  // until measured
+  std::uint64_t int8_decode_ns_per_mib = 250'000;
+  std::span<std::byte> status_page;          // sizeof(StatusPage) zeroed bytes, or empty
+};
+
+struct AgentInfo {
+  Name tenant;
+  Name name;
+  RoleWeight role = kRoleExecutor;
+  Layout layout;
+  MediumMask accepted = 0;                   // media that the agent can receive
+  Hash128 tokenizer;
+  ComputeProfile compute;
+  std::uint64_t arena_bytes = 0;             // 0: StoreOptions::agent_arena_bytes
+  std::uint64_t summary_bytes = 0;           // 0: the agent makes no summaries
+  std::uint64_t summary_ns = 0;              // what one takes it
+};
+
+class Node final : public AgentCommands {
+ public:
+  // Conductor. Refuses contradictory options with one line.
+  [[nodiscard]] static Result<std::unique_ptr<Node>> create(const NodeOptions& options, Clock& clock);
+  ~Node() override;
+
+  // Conductor. The transport outlives the node. Returns its index for connect().
+  std::uint32_t add_transport(transport::Transport& transport);
+  // Conductor. Dials until a lane is up, and again whenever it is lost.
+  [[nodiscard]] Result<void> connect(std::string_view address, std::uint32_t transport_index);
+
+  // Conductor. Maps the agent's arena (and the tenant's receive arena at its first agent).
+  [[nodiscard]] Result<AgentHandle> attach(const AgentInfo& info);
+  // The agent is gone, in good order or not: open tickets are cancelled, memory returns (its
+  // committed contexts stay until their TTL); no event is pushed for it any more.
+  void detach(AgentHandle agent) noexcept;
+  void set_sink(AgentSink& sink) noexcept;
+  // What the agent's Probe says; idle_until 0: unknown.
+  void update_compute(AgentHandle agent, const ComputeProfile& compute, TimeNs backlog_ns,
+                      TimeNs idle_until_ns) noexcept;
+  // Conductor. Memory of an agent that it brought along, used in place (StoreOptions of import).
+  [[nodiscard]] Result<Extent> import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes, int fd);
+
+  // One bounded duty cycle; returns the work done, 0 when there was none.
+  std::size_t cycle(TimeNs now_ns) noexcept;
+  // The next time cycle() must run even without I/O or commands, kNever when nothing waits.
+  [[nodiscard]] TimeNs next_deadline_ns() const noexcept;
+  // To park: poll() on the fds until one is readable, then cycle. arm() false: there is work.
+  [[nodiscard]] std::span<const int> wait_fds() const noexcept;
+  [[nodiscard]] bool arm() noexcept;
+
+  // Takes nothing new (Code::shutting_down); transfers in flight go on until `deadline_ns`.
+  void drain(TimeNs deadline_ns) noexcept;
+  [[nodiscard]] bool drained() const noexcept;   // nothing is open, or the deadline has passed
+
+  // For engine/ipc (arenas, manifests) and tests.
+  [[nodiscard]] Store& store() noexcept;
+  [[nodiscard]] TenantHandle tenant_of(AgentHandle agent) const noexcept;
+  [[nodiscard]] const StatusCounters& counters() const noexcept;
+  [[nodiscard]] std::uint32_t open_transfers() const noexcept;   // both directions, being drained too
+  [[nodiscard]] bool knows(const Name& tenant, const Name& agent) const noexcept;
+  [[nodiscard]] bool peer_up(NodeId peer) const noexcept;
+  void check() const noexcept;                   // asserts every conservation rule; slow
+  void refresh_status(TimeNs now_ns) noexcept;   // at once, for tests and shutdown
+
+  // AgentCommands
+  Status allocate(AgentHandle agent, TicketId ticket, std::uint32_t blocks) noexcept override;
+  Status free_blocks(AgentHandle agent, const Extent& extent) noexcept override;
+  Status commit(AgentHandle agent, TicketId ticket, const Name& name, std::span<const TokenId> tokens,
+                std::span<const Extent> slots, DeliveryHandle prefix) noexcept override;
+  Status send(AgentHandle agent, TicketId ticket, const Name& name, std::uint64_t version,
+              std::span<const Name> receivers, const SendOptions& options) noexcept override;
+  Status fetch(AgentHandle agent, TicketId ticket, const Name& owner, const Name& context,
+               std::uint64_t version, const SendOptions& options) noexcept override;
+  Status cancel(AgentHandle agent, TicketId ticket) noexcept override;
+  Status release(AgentHandle agent, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept override;
+  Status drop_context(AgentHandle agent, const Name& name) noexcept override;
+  Status summary(AgentHandle agent, TransferId request, std::uint8_t kind,
+                 std::span<const std::byte> bytes) noexcept override;
+  Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow,
+                    std::int64_t deadline_ns) noexcept override;
+  Status end_task(AgentHandle agent, TaskId task) noexcept override;
+
+ private:
+  explicit Node(const NodeOptions& options, Clock& clock);
+  class Core;
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace kvrail::engine
