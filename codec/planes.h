@@ -29,7 +29,8 @@ struct PlaneSizes {
 struct CodecReport {
   double nmse = 0;               // of this call's values; 0 when not measured
   std::uint32_t epsilon_ppm = 0; // sqrt-free estimate used as ε, millionths
-  bool has_non_finite = false;   // NaN or Inf in the input: the block must travel by full instead
+  bool has_non_finite = false;   // NaN or Inf in the input, or values so large that rotating them
+                                 // overflows: the block must travel by full instead
 };
 
 // Encodes layers [layer_begin, layer_end) of a canonical slot with `tokens` valid rows, into the
