@@ -1,0 +1,322 @@
+// The agent's side of kvrail: attach to the engine of this machine, put KV into its memory, hand
+// contexts to other agents and receive theirs.
+//
+// Threads: one thread at a time per Agent and all that came from it (Blocks, Delivery, ...).
+// Several Agents in one process are independent.
+// Errors: Status and Result, never an exception. A call that may wait takes a timeout and ends by
+// it; 0 means "do not wait". When the engine dies, every call answers Code::peer_down with
+// Scope::engine at once; reattach() comes back to a new one.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvrail/base/result.h"
+#include "kvrail/probe.h"
+#include "kvrail/types.h"
+
+namespace kvrail {
+
+using Nanoseconds = std::chrono::nanoseconds;
+
+// Default of every call that waits for the engine itself (not for other agents).
+inline constexpr Nanoseconds kCallTimeout = std::chrono::seconds(5);
+inline constexpr const char* kDefaultSocketPath = "/run/kvrail/kvrail.sock";
+
+// Every medium that needs nothing special of the agent.
+inline constexpr MediumMask kDefaultAccepted =
+    mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
+    mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
+    mask_of(Medium::reference);
+
+struct AttachOptions {
+  std::string socket_path = kDefaultSocketPath;
+  std::string name;
+  std::string tenant;                 // empty: the one the engine's policy gives this user
+  RoleWeight role = kRoleExecutor;
+  Layout layout;
+  MediumMask accepted = kDefaultAccepted;
+  Hash128 tokenizer;                  // tokens can be handed to agents with an equal one
+  ComputeProfile compute;
+  std::uint64_t arena_bytes = 0;      // 0: the engine's default
+  std::uint32_t scratch_bytes = 0;    // 0: 1 MiB; a commit needs 4 bytes for each of its tokens
+  bool accepts_mask = false;          // can use the per-head bitmaps of the medium topk
+  bool summaries = false;             // on_summary() will be set
+  Nanoseconds timeout = kCallTimeout;
+};
+
+// Where blocks are to lie. Device memory needs a build with GPU support.
+struct Place {
+  enum class Kind : std::uint8_t { host, device };
+  Kind kind = Kind::host;
+  int device_index = -1;
+  [[nodiscard]] static Place host() noexcept { return {}; }
+  [[nodiscard]] static Place device(int index) noexcept { return {Kind::device, index}; }
+};
+
+// Orders a commit after work on a GPU; opaque to the engine's core.
+struct Fence {
+  enum class Kind : std::uint8_t { none, eventfd, external };
+  Kind kind = Kind::none;
+  int fd = -1;                              // eventfd: readable when the KV is written
+  std::array<std::byte, 64> external{};     // external: a handle of the GPU's runtime
+  [[nodiscard]] static Fence none() noexcept { return {}; }
+};
+
+// Memory that the agent owns already and wants to send from.
+struct ImportSource {
+  enum class Kind : std::uint8_t { host_fd, host_pages, dmabuf_fd, cuda_ipc };
+  Kind kind = Kind::host_fd;
+  int device = -1;
+  int fd = -1;                        // host_fd, dmabuf_fd: stays the caller's
+  std::byte* pages = nullptr;         // host_pages
+  std::uint64_t offset = 0;           // in the fd
+  std::uint64_t bytes = 0;            // whole block slots
+};
+
+namespace client {
+class Session;   // one attachment: rings and mappings
+struct State;
+}  // namespace client
+
+// Block slots that the agent may write. Slots that no commit took go back to the engine with the
+// object. After a commit the first rows are immutable: others may read them at any moment; rows
+// behind them may still be written, for the next commit of the same context.
+class Blocks {
+ public:
+  Blocks() noexcept;
+  Blocks(Blocks&&) noexcept;
+  Blocks& operator=(Blocks&&) noexcept;
+  ~Blocks();
+
+  [[nodiscard]] std::size_t size() const noexcept;
+  [[nodiscard]] std::span<std::byte> slot(std::size_t index) const noexcept;
+  // Row of one token in one (layer, K|V) of a slot; kv is 0 for K and 1 for V.
+  [[nodiscard]] std::span<std::byte> row(std::size_t index, std::uint32_t layer, std::uint32_t kv,
+                                         std::uint32_t token) const noexcept;
+  // Takes over the slots of `more`, behind its own: how a context grows.
+  void append(Blocks&& more);
+  // Bytes that an import had to copy, 0 where the memory is used in place.
+  [[nodiscard]] std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
+
+ private:
+  friend class Agent;
+  friend struct client::State;
+  struct Run {  // slots that lie side by side
+    std::uint32_t arena = 0;
+    std::uint32_t count = 0;
+    std::uint64_t offset = 0;
+    std::byte* base = nullptr;
+  };
+  void give_back() noexcept;
+  std::shared_ptr<client::Session> session_;
+  std::vector<Run> runs_;
+  std::size_t size_ = 0;
+  std::size_t committed_ = 0;   // slots from the front that a version holds
+  std::uint64_t copied_bytes_ = 0;
+};
+
+// A committed version of one of the agent's contexts.
+struct Context {
+  Name name;
+  std::uint64_t version = 0;
+};
+
+struct Task {
+  TaskId id = 0;
+};
+
+struct TaskOptions {
+  std::string workflow = "default";
+  Nanoseconds deadline{0};            // 0: none
+};
+
+struct SendOptions {
+  Task task;
+  Nanoseconds deadline{0};            // from this call; 0: none
+  bool critical = false;
+  bool background = false;
+  Medium medium = Medium::automatic;
+  double fidelity_floor = 0.0;        // least Fidelity that is of use, 0 to 1
+};
+
+struct FetchOptions {
+  Task task;
+  Nanoseconds deadline{0};
+  bool critical = false;
+  bool background = false;
+  Medium medium = Medium::automatic;
+  double fidelity_floor = 0.0;
+  std::uint64_t version = 0;          // 0: the newest
+};
+
+struct Ticket {
+  std::uint64_t id = 0;
+  friend bool operator==(const Ticket&, const Ticket&) noexcept = default;
+};
+
+// How a send ended for one receiver, or a fetch as a whole.
+struct Outcome {
+  std::uint16_t receiver = 0;         // index in the list given to send()
+  Status status;
+  Medium medium = Medium::automatic;  // what the engine chose
+  TransferId transfer = 0;
+  std::uint64_t bytes = 0;            // payload that moved
+  std::uint64_t missing_blocks = 0;   // blocks the receiver did not hold before
+  TimeNs predicted_ns = 0;
+  TimeNs observed_ns = 0;
+};
+
+// KV of up to block_tokens tokens: one slot in the Layout's canonical order.
+struct BlockView {
+  std::span<const std::byte> data;    // a whole slot; rows behind `tokens` have no meaning
+  std::uint32_t tokens = 0;           // valid rows
+  std::uint32_t position = 0;         // of the first token in the context
+  double epsilon = 0.0;               // loss estimate, 0 = lossless
+};
+
+// A context that was handed to this agent. The memory behind its spans is read-only and stays as it
+// is until the Delivery is destroyed, which gives it back.
+class Delivery {
+ public:
+  Delivery() noexcept;
+  Delivery(Delivery&&) noexcept;
+  Delivery& operator=(Delivery&&) noexcept;
+  ~Delivery();
+
+  [[nodiscard]] std::string_view owner() const noexcept;    // agent that committed it
+  [[nodiscard]] std::string_view context() const noexcept;
+  [[nodiscard]] std::uint64_t version() const noexcept;
+  [[nodiscard]] Medium medium() const noexcept { return medium_; }
+  [[nodiscard]] bool critical() const noexcept { return critical_; }
+  [[nodiscard]] const Layout& layout() const noexcept { return layout_; }
+  [[nodiscard]] std::span<const TokenId> tokens() const noexcept { return tokens_; }
+  // Blocks that have KV here. Tokens that no block covers must be recomputed.
+  [[nodiscard]] std::span<const BlockView> blocks() const noexcept { return blocks_; }
+  [[nodiscard]] std::uint32_t first_token() const noexcept { return first_token_; }  // window
+  [[nodiscard]] std::span<const std::byte> summary() const noexcept { return summary_; }
+  [[nodiscard]] std::uint8_t summary_kind() const noexcept { return summary_kind_; }
+  [[nodiscard]] double epsilon() const noexcept { return epsilon_; }
+  [[nodiscard]] Task task() const noexcept { return task_; }
+  [[nodiscard]] TransferId transfer() const noexcept { return transfer_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::uint64_t missing_blocks() const noexcept { return missing_blocks_; }
+  [[nodiscard]] TimeNs predicted_ns() const noexcept { return predicted_ns_; }
+  [[nodiscard]] TimeNs observed_ns() const noexcept { return observed_ns_; }
+  // What it cost to recompute what did not come as KV; told to the engine with the release.
+  void set_recompute(Nanoseconds cost) noexcept { recompute_ns_ = cost.count(); }
+
+ private:
+  friend class Agent;
+  friend struct client::State;
+  void give_back() noexcept;
+  std::shared_ptr<client::Session> session_;
+  std::uint64_t handle_ = 0;
+  Name owner_;
+  Name context_;
+  std::uint64_t version_ = 0;
+  Layout layout_;
+  std::span<const TokenId> tokens_;
+  std::vector<BlockView> blocks_;
+  std::span<const std::byte> summary_;
+  Task task_;
+  TransferId transfer_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t missing_blocks_ = 0;
+  TimeNs predicted_ns_ = 0;
+  TimeNs observed_ns_ = 0;
+  TimeNs recompute_ns_ = 0;
+  double epsilon_ = 0.0;
+  std::uint32_t first_token_ = 0;
+  Medium medium_ = Medium::tokens;
+  std::uint8_t summary_kind_ = 0;
+  bool critical_ = false;
+};
+
+struct Summary {
+  enum class Kind : std::uint8_t { none = 0, text = 1, token_ids = 2, vector = 3 };
+  Kind kind = Kind::none;             // none: the agent has no summary to give
+  std::vector<std::byte> bytes;
+};
+
+// What on_summary() is asked to shorten: one of the agent's own contexts.
+struct SummaryRequest {
+  std::string_view context;
+  std::uint64_t version = 0;
+  std::span<const TokenId> tokens;    // valid during the call
+};
+
+class Agent {
+ public:
+  [[nodiscard]] static Result<Agent> attach(const AttachOptions& options);
+  // For agents in the engine's own process: engine/ipc/embedded_port.h makes the session.
+  explicit Agent(std::unique_ptr<client::State> state) noexcept;
+  Agent(Agent&&) noexcept;
+  Agent& operator=(Agent&&) noexcept;
+  ~Agent();                           // leaves at once; the engine returns all that was held
+
+  // Leaves in order: answers when the engine has taken everything back.
+  Result<void> detach(Nanoseconds timeout = kCallTimeout);
+  // After the engine died or dropped this agent: attaches anew with the same options, trying until
+  // the timeout. Blocks and deliveries of the time before stay readable but refer to nothing.
+  Result<void> reattach(Nanoseconds timeout);
+  [[nodiscard]] bool attached() const noexcept;
+  [[nodiscard]] std::string_view tenant() const noexcept;
+  [[nodiscard]] const Layout& layout() const noexcept;
+
+  [[nodiscard]] Result<Task> begin_task(const TaskOptions& options, Nanoseconds timeout = kCallTimeout);
+  Result<void> end_task(Task task);
+
+  [[nodiscard]] Result<Blocks> allocate(const Layout& layout, std::uint32_t count,
+                                        Place place = Place::host(), Nanoseconds timeout = kCallTimeout);
+  [[nodiscard]] Result<Blocks> import(const ImportSource& source, Nanoseconds timeout = kCallTimeout);
+
+  // Makes a new immutable version of the context `name` from the first slots of `blocks`, as many
+  // as the tokens need. `prefix`: the delivery it was computed on, whose loss it inherits.
+  [[nodiscard]] Result<Context> commit(std::string_view name, std::span<const TokenId> tokens,
+                                       Blocks& blocks, const Fence& fence = Fence::none(),
+                                       const Delivery* prefix = nullptr,
+                                       Nanoseconds timeout = kCallTimeout);
+  Result<void> drop_context(std::string_view name);
+
+  // A context of this agent, or (version 0) the newest one that it holds under that name.
+  [[nodiscard]] Result<Ticket> send(const Context& context, std::span<const std::string_view> receivers,
+                                    const SendOptions& options = {});
+  [[nodiscard]] Result<Ticket> send(const Context& context, std::initializer_list<std::string_view> receivers,
+                                    const SendOptions& options = {});
+  [[nodiscard]] Result<Ticket> fetch(std::string_view owner, std::string_view context,
+                                     const FetchOptions& options = {});
+  Result<void> cancel(Ticket ticket);
+  // The outcomes of a ticket when all are there: one per receiver of a send, one of a fetch.
+  // Code::timed_out leaves the ticket as it is; success forgets it.
+  [[nodiscard]] Result<std::vector<Outcome>> wait(Ticket ticket, Nanoseconds timeout);
+  // Nobody will wait() for this ticket.
+  void forget(Ticket ticket) noexcept;
+
+  // The next context that was handed to this agent. Code::timed_out when none came.
+  [[nodiscard]] Result<Delivery> receive(Nanoseconds timeout);
+
+  // Called inside wait(), receive() and poll(), on their thread.
+  void on_summary(std::function<Summary(const SummaryRequest&)> callback);
+  void update_probe(const Probe& probe) noexcept;
+
+  // For event loops: sleep on event_fd() only after arm() said true; when it is readable, poll().
+  [[nodiscard]] int event_fd() const noexcept;
+  [[nodiscard]] bool arm() noexcept;
+  // Takes in what the engine has reported, without waiting. Deliveries then wait for receive(0).
+  Result<std::size_t> poll();
+
+ private:
+  std::unique_ptr<client::State> state_;
+};
+
+}  // namespace kvrail
