@@ -34,6 +34,8 @@
 //            would stay right even then. The capacity is a power of two, so masking is continuous
 //            at the wrap.
 //
+// Speed: publish() is a full barrier. Push what a duty cycle has, then publish once.
+//
 // Trust: a record is copied out once, then the compiler may not look at shared memory again (see
 // RingSlots::read); validate the copy, never the slot. What a hostile peer can do is to send wrong
 // records, send none, and ask for needless signals. It could also shrink the file behind the
@@ -53,6 +55,9 @@
 
 namespace kvrail {
 
+/// Processors fetch lines in pairs, so two lines that different cores write must not be neighbours.
+inline constexpr std::size_t kRingLineBytes = 2 * kCacheLineBytes;
+
 enum class RingState : std::uint8_t {
   ok = 0,
   /// The peer wrote an index that no correct peer writes. The ring is dead: close the connection.
@@ -63,11 +68,11 @@ enum class RingState : std::uint8_t {
 /// both sides agree on those over the control socket, and what is not in shared memory can't be
 /// changed under us.
 struct RingMemory {
-  alignas(kCacheLineBytes) std::atomic<std::uint64_t> tail;
-  alignas(kCacheLineBytes) std::atomic<std::uint64_t> head;
+  alignas(kRingLineBytes) std::atomic<std::uint64_t> tail;
+  alignas(kRingLineBytes) std::atomic<std::uint64_t> head;
   /// On a line of its own: the producer reads it at each publish, the consumer writes it only to
   /// sleep.
-  alignas(kCacheLineBytes) std::atomic<std::uint32_t> parked;
+  alignas(kRingLineBytes) std::atomic<std::uint32_t> parked;
 
   /// Bytes for a ring of `capacity` records of `record_bytes` each.
   [[nodiscard]] static constexpr std::size_t required_bytes(std::uint32_t capacity,
@@ -78,7 +83,7 @@ struct RingMemory {
   /// Makes an empty ring in `memory`; called once, by its creator, before either handle is made.
   static void create(std::span<std::byte> memory, std::uint64_t first_index = 0) noexcept {
     KVRAIL_ASSERT(memory.size() >= sizeof(RingMemory));
-    KVRAIL_ASSERT(is_aligned(reinterpret_cast<std::uintptr_t>(memory.data()), kCacheLineBytes));
+    KVRAIL_ASSERT(is_aligned(reinterpret_cast<std::uintptr_t>(memory.data()), kRingLineBytes));
     auto* ring = ::new (memory.data()) RingMemory;
     // Relaxed: the memory is handed to the other side later, over a socket or a thread's start.
     ring->tail.store(first_index, std::memory_order_relaxed);
@@ -87,7 +92,7 @@ struct RingMemory {
   }
 };
 
-static_assert(sizeof(RingMemory) == 3 * kCacheLineBytes);
+static_assert(sizeof(RingMemory) == 3 * kRingLineBytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
               "a lock can't be shared with a stranger");
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
@@ -107,7 +112,7 @@ class RingSlots {
         capacity_(capacity) {
     KVRAIL_ASSERT_MSG(is_power_of_two(capacity), "slot numbers are masked");
     KVRAIL_ASSERT(memory.size() >= RingMemory::required_bytes(capacity, sizeof(Record)));
-    KVRAIL_ASSERT(is_aligned(reinterpret_cast<std::uintptr_t>(memory.data()), kCacheLineBytes));
+    KVRAIL_ASSERT(is_aligned(reinterpret_cast<std::uintptr_t>(memory.data()), kRingLineBytes));
   }
 
   [[nodiscard]] RingMemory& ring() const noexcept { return *ring_; }
@@ -137,7 +142,7 @@ class RingSlots {
 
 /// The writing end. Records become visible together at publish().
 template <class Record>
-class alignas(kCacheLineBytes) RingProducer {
+class alignas(kRingLineBytes) RingProducer {
  public:
   /// `memory` holds a ring made by RingMemory::create() with the same first index, and outlives the
   /// handle.
@@ -212,6 +217,7 @@ class alignas(kCacheLineBytes) RingProducer {
     // see.
     if (head - cached_head_ > published_ - cached_head_) [[unlikely]] {
       state_ = RingState::corrupt;
+      cached_head_ = tail_ - capacity();  // Full for good, so try_push() needs no check of its own.
       return false;
     }
     cached_head_ = head;
@@ -227,7 +233,7 @@ class alignas(kCacheLineBytes) RingProducer {
 
 /// The reading end.
 template <class Record>
-class alignas(kCacheLineBytes) RingConsumer {
+class alignas(kRingLineBytes) RingConsumer {
  public:
   /// See RingProducer.
   RingConsumer(std::span<std::byte> memory, std::uint32_t capacity,
@@ -313,6 +319,7 @@ class alignas(kCacheLineBytes) RingConsumer {
     const std::uint64_t now = tail - head_;
     if (now > capacity() || now < known) [[unlikely]] {
       state_ = RingState::corrupt;
+      cached_tail_ = head_;  // Empty for good, so try_pop() needs no check of its own.
       return false;
     }
     cached_tail_ = tail;
