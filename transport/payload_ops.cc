@@ -9,9 +9,8 @@ namespace {
 // Units of piece `i` that end at or before stream offset `end` (which lies in or at its end).
 std::uint32_t units_ended(const Payload& payload, std::size_t i, std::uint64_t end) noexcept {
   const std::uint64_t within = end - payload.starts[i];
-  return within == payload.pieces[i].bytes
-             ? units_in(payload.pieces[i].bytes)
-             : static_cast<std::uint32_t>(within / kDigestUnitBytes);
+  return within == payload.pieces[i].bytes ? units_in(payload.pieces[i].bytes)
+                                           : static_cast<std::uint32_t>(within / kDigestUnitBytes);
 }
 
 // Units of the whole payload that end at or before `end`.
@@ -77,8 +76,7 @@ std::uint32_t clip_to_units(const Payload& payload, std::uint64_t offset, std::u
   if (units.count <= max_units) return bytes;
   const std::uint32_t last = units.first + max_units - 1;
   const std::size_t i = piece_of_unit(payload, last);
-  const std::uint64_t unit_end =
-      std::uint64_t{last - payload.first_unit[i] + 1} * kDigestUnitBytes;
+  const std::uint64_t unit_end = std::uint64_t{last - payload.first_unit[i] + 1} * kDigestUnitBytes;
   const std::uint64_t end = payload.starts[i] + std::min(unit_end, payload.pieces[i].bytes);
   KVRAIL_ASSERT(end > offset && end <= offset + bytes);
   return static_cast<std::uint32_t>(end - offset);

@@ -120,10 +120,10 @@ FrameError read_common(const std::byte* bytes, const FrameRules& rules, FrameHea
 
 const char* name(FrameError error) noexcept {
   constexpr std::array<const char*, kFrameErrorCount> names{
-      "none",          "bad_magic",    "swapped_magic", "bad_version", "bad_checksum",
-      "bad_type",      "bad_flags",    "bad_lengths",   "too_large",   "bad_range",
-      "bad_reserved",  "bad_lease",    "bad_ack",       "wrong_session", "bad_sequence",
-      "bad_payload",   "unexpected",   "bad_message",   "truncated"};
+      "none",         "bad_magic",  "swapped_magic", "bad_version",   "bad_checksum",
+      "bad_type",     "bad_flags",  "bad_lengths",   "too_large",     "bad_range",
+      "bad_reserved", "bad_lease",  "bad_ack",       "wrong_session", "bad_sequence",
+      "bad_payload",  "unexpected", "bad_message",   "truncated"};
   const auto index = static_cast<std::size_t>(error);
   return index < names.size() ? names[index] : "invalid";
 }
@@ -176,10 +176,14 @@ FrameError decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
     return error;
   }
   switch (out.type) {
-    case FrameType::chunk: return read_chunk(bytes.data(), rules, out);
-    case FrameType::ack: return read_ack(bytes.data(), out);
-    case FrameType::message: return read_message(bytes.data(), rules.max_message_bytes, out);
-    case FrameType::handshake: return read_message(bytes.data(), kMaxHandshakeBytes, out);
+    case FrameType::chunk:
+      return read_chunk(bytes.data(), rules, out);
+    case FrameType::ack:
+      return read_ack(bytes.data(), out);
+    case FrameType::message:
+      return read_message(bytes.data(), rules.max_message_bytes, out);
+    case FrameType::handshake:
+      return read_message(bytes.data(), kMaxHandshakeBytes, out);
   }
   return FrameError::bad_type;
 }
@@ -216,12 +220,15 @@ FrameParser::FrameParser(const FrameRules& rules, std::span<std::byte> payload,
 
 std::span<std::byte> FrameParser::want() noexcept {
   switch (stage_) {
-    case Stage::header: return std::span(raw_).subspan(filled_);
+    case Stage::header:
+      return std::span(raw_).subspan(filled_);
     case Stage::digests:
       return std::as_writable_bytes(digests_.first(header_.digest_count)).subspan(filled_);
-    case Stage::payload: return payload_.first(header_.payload_bytes).subspan(filled_);
+    case Stage::payload:
+      return payload_.first(header_.payload_bytes).subspan(filled_);
     case Stage::ready:
-    case Stage::refused: break;
+    case Stage::refused:
+      break;
   }
   return {};
 }
@@ -236,8 +243,10 @@ FrameParser::Progress FrameParser::advance(std::size_t bytes) noexcept {
   }
   filled_ = 0;
   switch (stage_) {
-    case Stage::header: return header_complete();
-    case Stage::digests: return body();
+    case Stage::header:
+      return header_complete();
+    case Stage::digests:
+      return body();
     case Stage::payload:
       if (payload_digest(payload()) != header_.payload_digest) {
         return refuse(FrameError::bad_payload);
@@ -245,7 +254,8 @@ FrameParser::Progress FrameParser::advance(std::size_t bytes) noexcept {
       stage_ = Stage::ready;
       return Progress::frame_ready;
     case Stage::ready:
-    case Stage::refused: break;
+    case Stage::refused:
+      break;
   }
   KVRAIL_ASSERT_MSG(false, "next() must follow a ready frame");
   return Progress::refused;

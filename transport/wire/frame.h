@@ -46,11 +46,11 @@ struct FrameHeader {
   std::uint16_t flags = 0;
   std::uint16_t digest_count = 0;
   std::uint32_t payload_bytes = 0;
-  std::uint32_t session = 0;   // from the handshake; 0 in handshake frames
-  std::uint32_t sequence = 0;  // of the frame in this direction of this stream, from 0, wraps
-  LeaseId lease;               // chunk
-  TransferId transfer = 0;     // chunk
-  std::uint64_t offset = 0;    // chunk: stream offset in the lease
+  std::uint32_t session = 0;         // from the handshake; 0 in handshake frames
+  std::uint32_t sequence = 0;        // of the frame in this direction of this stream, from 0, wraps
+  LeaseId lease;                     // chunk
+  TransferId transfer = 0;           // chunk
+  std::uint64_t offset = 0;          // chunk: stream offset in the lease
   std::uint64_t payload_digest = 0;  // message, handshake: XXH3-64 of the payload
   // ack: chunks [ack_first, ack_first + ack_count) of one class ended with ack_code at the
   // receiver. Chunks are numbered from 0 for each lane, direction and class; acks go in order.
@@ -67,23 +67,23 @@ struct FrameHeader {
 enum class FrameError : std::uint8_t {
   none = 0,
   bad_magic,
-  swapped_magic,    // a big-endian sender
-  bad_version,      // another version than the session's, so also a downgrade after the handshake
+  swapped_magic,  // a big-endian sender
+  bad_version,    // another version than the session's, so also a downgrade after the handshake
   bad_checksum,
   bad_type,
-  bad_flags,        // unknown flags are mandatory to understand, or a flag of another type
-  bad_lengths,      // header, digest and payload lengths contradict each other or the type
-  too_large,        // a length above its bound
-  bad_range,        // offset + length wraps 64 bits
-  bad_reserved,     // a field that must be zero in this type is not
-  bad_lease,        // slot out of range
-  bad_ack,          // code, count or numbers that no correct peer sends
+  bad_flags,     // unknown flags are mandatory to understand, or a flag of another type
+  bad_lengths,   // header, digest and payload lengths contradict each other or the type
+  too_large,     // a length above its bound
+  bad_range,     // offset + length wraps 64 bits
+  bad_reserved,  // a field that must be zero in this type is not
+  bad_lease,     // slot out of range
+  bad_ack,       // code, count or numbers that no correct peer sends
   wrong_session,
-  bad_sequence,     // replayed, lost or reordered frame
-  bad_payload,      // payload does not match its digest
-  unexpected,       // right in itself, but not at this point (handshake after the handshake, …)
-  bad_message,      // the message codec refused the payload
-  truncated,        // the stream ended inside a frame
+  bad_sequence,  // replayed, lost or reordered frame
+  bad_payload,   // payload does not match its digest
+  unexpected,    // right in itself, but not at this point (handshake after the handshake, …)
+  bad_message,   // the message codec refused the payload
+  truncated,     // the stream ended inside a frame
   count_,
 };
 inline constexpr std::size_t kFrameErrorCount = static_cast<std::size_t>(FrameError::count_);
@@ -106,8 +106,7 @@ struct FrameRules {
 };
 
 // Writes the 64 bytes, checksum included. Digests and payload are the caller's to append.
-void encode_header(const FrameHeader& header,
-                   std::span<std::byte, kFrameHeaderBytes> out) noexcept;
+void encode_header(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> out) noexcept;
 // Checks everything that the header alone and `rules` can tell, but not the sequence.
 [[nodiscard]] FrameError decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
                                        const FrameRules& rules, FrameHeader& out) noexcept;
@@ -115,9 +114,8 @@ void encode_header(const FrameHeader& header,
 [[nodiscard]] std::uint64_t payload_digest(std::span<const std::byte> payload) noexcept;
 
 // A whole message or handshake frame into `out`; 0 when it does not fit.
-[[nodiscard]] std::size_t encode_frame(FrameType type, std::uint8_t version,
-                                       std::uint32_t session, std::uint32_t sequence,
-                                       std::span<const std::byte> payload,
+[[nodiscard]] std::size_t encode_frame(FrameType type, std::uint8_t version, std::uint32_t session,
+                                       std::uint32_t sequence, std::span<const std::byte> payload,
                                        std::span<std::byte> out) noexcept;
 
 // Takes one direction of a byte stream apart, however it is cut. The caller either reads straight
