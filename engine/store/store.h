@@ -44,7 +44,11 @@ struct StoreOptions {
   std::uint64_t table_bytes = 256ULL << 20;       // for token ids, lists, manifests' book-keeping
   std::uint64_t receive_arena_bytes = 256ULL << 20;  // per tenant
   std::uint64_t agent_arena_bytes = 64ULL << 20;     // default per agent
-  std::int64_t context_ttl_ns = 600'000'000'000;  // of contexts whose owner has died or dropped them
+  std::uint32_t tenant_max_blocks = 0;    // share of one tenant, 0: no limit but the table's
+  std::uint32_t tenant_max_versions = 0;  // the same
+  // How long contexts stay whose owner is not an agent of this node (any more), since their last
+  // use. They also go, least recently used first, when the tenant's receive arena has no room.
+  std::int64_t context_ttl_ns = 600'000'000'000;
   bool hugetlb = false;
   bool lock_memory = false;
 };
@@ -65,14 +69,20 @@ struct VersionView {
   std::span<const Hash128> hashes;        // chain after each block; the last may be a partial block's
   std::uint32_t epsilon_ppm = 0;
   ManifestRef manifest;
+  Medium medium = Medium::full;           // how it came here; full for a local commit
+  std::uint32_t window_first_block = 0;   // window: blocks[i] is invalid for 0 < i < this
+  std::uint8_t summary_kind = 0;          // medium summary: the bytes instead of tokens
+  std::span<const std::byte> summary;
 };
 
 struct BlockView {
   Hash128 hash;
   std::byte* raw = nullptr;         // canonical slot
+  std::uint32_t arena = 0;          // where it lies
+  std::uint64_t offset = 0;
   std::uint32_t tokens = 0;         // valid rows
   std::uint32_t epsilon_ppm = 0;
-  Hash128 encoding;                 // of the planes, zero when there are none
+  Hash128 encoding;                 // of the planes, zero until planes_complete()
   std::byte* plane0 = nullptr;      // scales and high nibbles
   std::byte* plane1 = nullptr;      // low nibbles
   std::uint64_t plane0_bytes = 0, plane1_bytes = 0;
@@ -89,13 +99,41 @@ struct StageRequest {
   Medium medium = Medium::full;           // full, int8 or window
   std::uint32_t epsilon_ppm = 0;
   std::uint32_t window_first_block = 0;   // window only: blocks before it (but block 0) are left out
+  // Held blocks up to this ε need not arrive again; epsilon_ppm is used if it is larger.
+  std::uint32_t held_limit_ppm = 0;
 };
 
 struct HaveResult {
   std::uint32_t leading_blocks = 0;   // full blocks held from the start, ε within the asked bound
   std::uint32_t held_blocks = 0;      // all that are held, tail included when it is equal
-  std::uint32_t tail_rows = 0;        // rows of the tail held as the tail of an earlier version
+  // Rows of block number `leading_blocks` that are held as the (shorter) tail of an earlier version.
+  // That block may be the last one or one that was the tail and is full now.
+  std::uint32_t tail_rows = 0;
 };
+
+// Status::detail of an invalid_argument from the store: which rule was broken.
+enum class StoreRule : std::int32_t {
+  none = 0,
+  no_such_agent,        // the agent's handle is stale
+  no_tokens,
+  too_few_slots,
+  foreign_slot,         // not in an arena of the agent, nor the slot of a block it may build on
+  slot_unaligned,       // the offset is no multiple of block_bytes, or beyond the arena
+  slot_not_writable,    // free, or committed with other content
+  slot_twice,
+  rows_committed,       // the slot's rows hold another continuation already
+  layout,
+  medium,
+  window,
+  stale_prefix,
+};
+[[nodiscard]] const char* text(StoreRule rule) noexcept;   // one sentence for logs and agents
+
+// Memory for a tenant or an agent, made on any thread (it blocks), adopted by the worker without
+// allocation.
+struct StoreMemory;
+struct StoreMemoryDeleter { void operator()(StoreMemory* memory) const noexcept; };
+using StoreMemoryPtr = std::unique_ptr<StoreMemory, StoreMemoryDeleter>;
 
 class Store {
  public:
@@ -104,7 +142,22 @@ class Store {
   Store& operator=(const Store&) = delete;
   ~Store();
 
-  // --- tenants and agents (Conductor prepares, worker adopts; in inline mode call both in turn) ---
+  // --- tenants and agents ---
+  // The Conductor prepares memory, the worker adopts it; memory nothing names any more goes back by
+  // take_retired() to the Conductor, which destroys it (housekeep() does so if nobody takes it).
+  // ensure_tenant, add_agent and import_range without prepared memory do both in turn.
+  [[nodiscard]] static Result<StoreMemoryPtr> prepare_tenant(const StoreOptions& options, const Name& name);
+  [[nodiscard]] static Result<StoreMemoryPtr> prepare_agent(const StoreOptions& options, const Layout& layout,
+                                                            std::uint64_t arena_bytes);
+  [[nodiscard]] static Result<StoreMemoryPtr> prepare_import(const StoreOptions& options, const Layout& layout,
+                                                             std::byte* base, std::uint64_t bytes, int fd);
+  [[nodiscard]] TenantHandle find_tenant(const Name& name) const noexcept;
+  [[nodiscard]] Result<TenantHandle> ensure_tenant(const Name& name, StoreMemoryPtr memory) noexcept;
+  [[nodiscard]] Result<void> add_agent(AgentHandle agent, const Name& name, TenantHandle tenant,
+                                       const Layout& layout, StoreMemoryPtr memory) noexcept;
+  [[nodiscard]] Result<Extent> import_range(AgentHandle agent, StoreMemoryPtr memory) noexcept;
+  [[nodiscard]] StoreMemoryPtr take_retired() noexcept;   // null: none
+
   [[nodiscard]] Result<TenantHandle> ensure_tenant(const Name& name);
   [[nodiscard]] Result<void> add_agent(AgentHandle agent, const Name& name, TenantHandle tenant,
                                        const Layout& layout, std::uint64_t arena_bytes);
@@ -119,18 +172,30 @@ class Store {
   [[nodiscard]] TenantMemory memory(TenantHandle tenant) const noexcept;
 
   // --- the agent's own blocks ---
+  // One run of slots. Code::out_of_capacity: no run that long now; too_large: more than the arena.
   [[nodiscard]] Result<Extent> allocate(AgentHandle agent, std::uint32_t blocks) noexcept;
+  // Returns the writable slots of the extent; committed ones return by themselves when no version
+  // names them. A slot that is free already refuses the whole call, so an agent frees before it
+  // drops the context, never after. Freeing all of an imported range ends the import.
   Status free_blocks(AgentHandle agent, const Extent& extent) noexcept;
-  // Host memory of an embedded agent, used in place (kind host_pages), or an fd mapped (host_fd).
+  // Host memory of an embedded agent, used in place (kind host_pages, fd -1), or an fd mapped from
+  // its start (host_fd, base null; the caller keeps the fd). A memfd must be sealed against
+  // shrinking or let itself be: the engine can't be made to read beyond its end.
   [[nodiscard]] Result<Extent> import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes, int fd);
+  // Slots cover all blocks; or, with a prefix, all but the prefix's leading full blocks. Slots beyond
+  // what the tokens need stay writable. A block that the tenant holds already (same hash, ε no worse)
+  // is shared, and the agent's own slot for it stays its own, writable. Slots of blocks that the
+  // agent did not write (of a delivery, say) may be named at their place in the context.
   [[nodiscard]] Result<VersionHandle> commit(AgentHandle agent, const Name& context,
                                              std::span<const TokenId> tokens,
                                              std::span<const Extent> slots, DeliveryHandle prefix) noexcept;
-  // number 0: newest. Contexts of any agent of the tenant, local or received.
+  // number 0: newest. Contexts of any agent of the tenant, local or received; windows are not found
+  // (their delivery is terminal). Versions with KV go before token ids of the same number.
   [[nodiscard]] VersionHandle find(TenantHandle tenant, const Name& owner, const Name& context,
                                    std::uint64_t number) const noexcept;
   // Newest version named `context` that `agent` committed, else the newest delivered to it.
   [[nodiscard]] VersionHandle find_for(AgentHandle agent, const Name& context, std::uint64_t number) const noexcept;
+  // Versions are found no more; what no delivery pins is free at once.
   void drop_context(AgentHandle agent, const Name& context) noexcept;
 
   // --- reading versions ---
@@ -138,13 +203,15 @@ class Store {
   [[nodiscard]] BlockView block(BlockHandle block) const noexcept;
   void pin(VersionHandle version) noexcept;
   void unpin(VersionHandle version) noexcept;
-  // Digests of a block's full slot (or valid rows of a partial one, see append_rows), computed once
-  // and kept. `budget_bytes` bounds the work; false: call again.
+  // Digests of a block, computed once and kept: of the slot as one piece when the block is full, else
+  // of the valid rows of each (layer, K|V) as a piece of its own, in slot order. `budget_bytes`
+  // bounds the work and is lowered by it; false: call again.
   [[nodiscard]] bool ensure_digests(BlockHandle block, std::uint64_t& budget_bytes) noexcept;
   [[nodiscard]] std::span<const std::uint64_t> raw_digests(BlockHandle block) const noexcept;
   [[nodiscard]] std::span<const std::uint64_t> plane_digests(BlockHandle block, int plane) const noexcept;
   // Attaches planes to a block that has only raw content (the sender encodes into them). They come
-  // from the tenant's receive arena. False: no memory.
+  // from the tenant's receive arena and stay as long as the block. True at once if it has planes.
+  // False: no memory, or a layout that can't be encoded.
   [[nodiscard]] bool attach_planes(BlockHandle block) noexcept;
   // Called when both planes are written: computes encoding id and digests.
   void planes_complete(BlockHandle block) noexcept;
@@ -164,12 +231,16 @@ class Store {
   [[nodiscard]] Result<StagingHandle> stage(const StageRequest& request) noexcept;
   struct StagingView {
     std::uint32_t block_count = 0;
-    std::uint32_t tail_from_row = 0;                // > 0: only rows from there are to come
+    // > 0: of block number `tail_block` (the first missing one, not always the last) only the rows
+    // from this one on are to come; those before are in the slot already. Never for int8.
+    std::uint32_t tail_from_row = 0;
+    std::uint32_t tail_block = 0;
     std::span<const std::uint8_t> missing;          // per block: 1 = must arrive
-    std::span<const BlockHandle> blocks;            // all of them, held or new
+    std::span<const BlockHandle> blocks;            // held or new; invalid where a window has none
   };
   [[nodiscard]] bool view(StagingHandle staging, StagingView& out) const noexcept;
-  // All bytes are in place and verified (int8: decoded): the version becomes visible at once.
+  // All bytes are in place and verified (int8: decoded; planes_complete() is called for blocks for
+  // which the caller has not done so): the version becomes visible at once. Consumes the staging.
   [[nodiscard]] Result<VersionHandle> publish(StagingHandle staging) noexcept;
   void abandon(StagingHandle staging) noexcept;
   // A version of token ids only (medium tokens, reference), or a summary.
@@ -180,7 +251,8 @@ class Store {
                                                       std::uint64_t number, std::uint8_t kind,
                                                       std::span<const std::byte> bytes) noexcept;
 
-  // Bounded housekeeping: TTL, digests of fresh commits. Returns work done.
+  // Bounded housekeeping: TTL, digests of fresh commits, retired memory that nobody took. Returns
+  // work done; 0: nothing to do now.
   std::size_t housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept;
   // Conservation: every slot is in exactly one list; asserted in tests and debug builds.
   void check() const noexcept;
