@@ -229,6 +229,7 @@ void fields(A& a, M& m) {
   a.flag(m.critical);
   a.flag(m.background);
   medium_field(a, m.wish);
+  a.flag(m.eager);
   a.count(m.token_count_here, kMaxContextTokens);
   a.count(m.candidate_count, kMaxCandidates);
   for (std::size_t i = 0; i < m.candidate_count; ++i) candidate_fields(a, m.candidates[i]);
