@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -23,6 +24,9 @@ inline constexpr std::uint16_t kProtocolOldest = 1;          // oldest it still 
 
 // ---- the attach socket (SOCK_SEQPACKET: one send is one message) ---------------------------------
 
+// The bell of the other direction is a message on this socket and not a second eventfd: the agent
+// could clear O_NONBLOCK on an eventfd that both hold, and a write to a full one would then stop the
+// engine. A send with MSG_DONTWAIT never waits, and one descriptor tells of news and of death.
 enum class MessageType : std::uint16_t {
   attach = 1,       // agent -> engine
   attached = 2,     // engine -> agent, with kAttachedFds descriptors
@@ -60,8 +64,7 @@ static_assert(sizeof(LayoutRecord) == 48);
 
 // Bits of AttachMessage::flags.
 inline constexpr std::uint16_t kFlagAcceptsMask = 1;  // can use per-head bitmaps of the medium topk
-inline constexpr std::uint16_t kFlagSummaries = 2;    // answers summary requests
-inline constexpr std::uint16_t kKnownAttachFlags = kFlagAcceptsMask | kFlagSummaries;
+inline constexpr std::uint16_t kKnownAttachFlags = kFlagAcceptsMask;
 
 struct AttachMessage {
   MessageHeader header;
@@ -72,13 +75,15 @@ struct AttachMessage {
   MediumMask accepted = 0;
   std::uint32_t scratch_bytes = 0;  // 0: the engine's default
   std::uint64_t arena_bytes = 0;    // 0: the engine's default
+  std::uint64_t summary_bytes = 0;  // size of a summary that it can make; 0: it makes none
+  std::uint64_t summary_ns = 0;     // what one takes it
   Name agent;
   Name tenant;                      // a wish, empty for what the policy gives
   LayoutRecord layout;
   Hash128 tokenizer;
   ComputeProfile compute;
 };
-static_assert(sizeof(AttachMessage) == 16 + 24 + 64 + 64 + 48 + 16 + 32);
+static_assert(sizeof(AttachMessage) == 16 + 40 + 64 + 64 + 48 + 16 + 32);
 
 // Where the parts of the control memory lie. Offsets are multiples of a cache line.
 struct ControlLayout {
@@ -100,7 +105,7 @@ enum class AttachedFd : std::uint8_t {
   control = 0,  // sealed memfd, read-write: the parts above
   arena = 1,    // sealed memfd, read-write: the agent's own blocks
   receive = 2,  // read-only: where the tenant's deliveries and manifests lie
-  submit = 3,   // eventfd that the agent writes when the engine has parked
+  submit = 3,   // eventfd that the agent writes when the engine has parked; the engine never reads it
 };
 inline constexpr std::size_t kAttachedFds = 4;
 
@@ -303,6 +308,7 @@ enum class ProbeWord : std::uint8_t {
   tokenizer_low = 10,
   tokenizer_high = 11,
   copied_bytes = 12,   // bytes that imports had to copy
+  backlog_ns = 13,     // work that waits in the agent, as time of its compute
 };
 
 // ---- limits --------------------------------------------------------------------------------------

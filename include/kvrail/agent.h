@@ -50,7 +50,9 @@ struct AttachOptions {
   std::uint64_t arena_bytes = 0;      // 0: the engine's default
   std::uint32_t scratch_bytes = 0;    // 0: 1 MiB; a commit needs 4 bytes for each of its tokens
   bool accepts_mask = false;          // can use the per-head bitmaps of the medium topk
-  bool summaries = false;             // on_summary() will be set
+  std::uint64_t summary_bytes = 0;    // size of the summaries that on_summary() makes; 0: none
+  Nanoseconds summary_time{0};        // what one takes
+  Nanoseconds spin{0};                // how long a wait looks before it sleeps
   Nanoseconds timeout = kCallTimeout;
 };
 
@@ -184,6 +186,38 @@ struct BlockView {
   double epsilon = 0.0;               // loss estimate, 0 = lossless
 };
 
+// The blocks of a delivery, in order of position; views are made on demand.
+class BlockList {
+ public:
+  class Iterator {
+   public:
+    Iterator(const BlockList* list, std::size_t index) noexcept : list_(list), index_(index) {}
+    [[nodiscard]] BlockView operator*() const noexcept { return (*list_)[index_]; }
+    Iterator& operator++() noexcept {
+      ++index_;
+      return *this;
+    }
+    friend bool operator==(const Iterator&, const Iterator&) noexcept = default;
+
+   private:
+    const BlockList* list_;
+    std::size_t index_;
+  };
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  [[nodiscard]] BlockView operator[](std::size_t index) const noexcept;
+  [[nodiscard]] Iterator begin() const noexcept { return {this, 0}; }
+  [[nodiscard]] Iterator end() const noexcept { return {this, size_}; }
+
+ private:
+  friend class Delivery;
+  friend struct client::State;
+  const client::Session* session_ = nullptr;
+  const std::byte* records_ = nullptr;
+  std::size_t size_ = 0;
+  std::uint64_t block_bytes_ = 0;
+};
+
 // A context that was handed to this agent. The memory behind its spans is read-only and stays as it
 // is until the Delivery is destroyed, which gives it back.
 class Delivery {
@@ -201,7 +235,7 @@ class Delivery {
   [[nodiscard]] const Layout& layout() const noexcept { return layout_; }
   [[nodiscard]] std::span<const TokenId> tokens() const noexcept { return tokens_; }
   // Blocks that have KV here. Tokens that no block covers must be recomputed.
-  [[nodiscard]] std::span<const BlockView> blocks() const noexcept { return blocks_; }
+  [[nodiscard]] const BlockList& blocks() const noexcept { return blocks_; }
   [[nodiscard]] std::uint32_t first_token() const noexcept { return first_token_; }  // window
   [[nodiscard]] std::span<const std::byte> summary() const noexcept { return summary_; }
   [[nodiscard]] std::uint8_t summary_kind() const noexcept { return summary_kind_; }
@@ -219,14 +253,17 @@ class Delivery {
   friend class Agent;
   friend struct client::State;
   void give_back() noexcept;
+  static constexpr std::size_t kArenas = 4;  // more than that, and it holds all that are mapped
   std::shared_ptr<client::Session> session_;
+  std::array<std::uint32_t, kArenas> arenas_{};
+  std::uint32_t arena_count_ = 0;
   std::uint64_t handle_ = 0;
   Name owner_;
   Name context_;
   std::uint64_t version_ = 0;
   Layout layout_;
   std::span<const TokenId> tokens_;
-  std::vector<BlockView> blocks_;
+  BlockList blocks_;
   std::span<const std::byte> summary_;
   Task task_;
   TransferId transfer_ = 0;

@@ -13,6 +13,7 @@ namespace kvrail {
 struct Probe {
   std::uint32_t queue_length = 0;      // requests that wait in the agent
   std::uint32_t compute_load_ppm = 0;  // 1,000,000 = the accelerator is busy all the time
+  TimeNs backlog_ns = 0;               // work that waits in it, as time of its compute
   std::uint64_t cache_bytes = 0;       // KV the agent holds on its own
   TimeNs idle_until_ns = 0;            // CLOCK_MONOTONIC; 0 = not known
   ComputeProfile compute;
