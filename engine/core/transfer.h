@@ -1,0 +1,246 @@
+// One transfer as each side keeps it, and which moves between its states are legal. A move that the
+// tables don't allow is a programmer error and asserts: no message of a peer can cause one, because
+// handlers look at the state first and count what doesn't fit it as late.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "engine/core/agent_port.h"
+#include "engine/core/range_set.h"
+#include "engine/store/store.h"
+#include "kvrail/base/time.h"
+#include "kvrail/types.h"
+#include "scheduler/medium_choice.h"
+#include "scheduler/scheduler.h"
+#include "transport/payload.h"
+#include "transport/wire/messages.h"
+
+namespace kvrail::engine {
+
+namespace wire = transport::wire;
+
+inline constexpr std::uint32_t kNoIndex = 0xffffffffU;
+inline constexpr std::size_t kMaxMissingRanges = 64;   // as many as an ACCEPT holds
+
+// ---- the sender's side -----------------------------------------------------------------------------
+
+enum class OutState : std::uint8_t {
+  parked,       // another transfer brings the same version to the same node: ours then moves nothing
+  offering,     // OFFER, TOKENS, EAGER are being posted, or wait for a lane
+  offered,      // waiting for ACCEPT, LATER, REJECT or DONE
+  waiting,      // LATER: the receiver was full, the offer is repeated at a time
+  summarising,  // the agent was asked for a summary, or it is on its way
+  sending,      // payload is prepared and posted
+  finishing,    // every byte was acknowledged (or none is needed); waiting for DONE
+  querying,     // QUERY posted or to be posted; waiting for OUTCOME
+  draining,     // ended: waits for chunks in flight and for its CANCEL to be posted
+};
+inline constexpr std::size_t kOutStates = 9;
+
+[[nodiscard]] constexpr std::uint32_t bit(OutState s) noexcept {
+  return 1U << static_cast<unsigned>(s);
+}
+[[nodiscard]] constexpr bool may_move(OutState from, OutState to) noexcept {
+  using enum OutState;
+  constexpr std::array<std::uint32_t, kOutStates> kTable{
+      /* parked      */ bit(offering) | bit(draining),
+      /* offering    */ bit(offered) | bit(finishing) | bit(querying) | bit(draining),
+      /* offered     */ bit(offering) | bit(waiting) | bit(summarising) | bit(sending) | bit(finishing) |
+          bit(querying) | bit(draining),
+      /* waiting     */ bit(offering) | bit(draining),
+      /* summarising */ bit(offering) | bit(finishing) | bit(querying) | bit(draining),
+      /* sending     */ bit(offering) | bit(finishing) | bit(querying) | bit(draining),
+      /* finishing   */ bit(offering) | bit(sending) | bit(querying) | bit(draining),
+      /* querying    */ bit(offering) | bit(offered) | bit(summarising) | bit(sending) | bit(finishing) |
+          bit(draining),
+      /* draining    */ 0,
+  };
+  return (kTable[static_cast<std::size_t>(from)] & bit(to)) != 0;
+}
+
+struct ByteSpan {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+// The arrays behind a transport::Payload, from the node's scratch memory.
+struct PayloadArrays {
+  std::span<transport::Piece> pieces;
+  std::span<std::uint64_t> starts;
+  std::span<std::uint32_t> first_unit;
+  std::span<std::uint64_t> digests;     // sender with integrity only
+  transport::Payload payload;           // views over the above
+};
+
+struct Outgoing {
+  TransferId id = 0;
+  AgentHandle from;                     // invalid once the agent is gone: no events then
+  TicketId ticket = 0;                  // 0: answers a FETCH, no event is due
+  std::uint64_t fetch_id = 0;
+  std::uint16_t receiver = 0;           // index in the receiver list of the send
+  Name tenant, from_name, to_name, context;
+  TaskId task = 0;
+  VersionHandle version;                // pinned while this exists
+  std::uint64_t version_number = 0;
+  std::uint32_t peer = kNoIndex;        // index in the peer table; its transfers end with it
+  std::uint32_t lane = kNoIndex;        // where frames and chunks go; none: waiting for one
+  OutState state = OutState::offering;
+
+  bool critical = false, background = false;
+  Medium wish = Medium::automatic;
+  std::uint32_t fidelity_floor_ppm = 0;
+  std::uint16_t weight = 2;
+  TimeNs submitted_ns = 0;
+  TimeNs deadline_ns = 0;               // 0: none
+  TimeNs give_up_ns = 0;                // accepted by then, or timed out
+  TimeNs state_due_ns = kNever;         // the state's own timer; the deadline is checked beside it
+  TimeNs retry_ns = 0;                  // back-off of the present question
+  TimeNs accepted_ns = 0;
+
+  // The offer.
+  MediumMask excluded = 0;              // media that turned out to be impossible here
+  std::uint64_t base_tokens = 0;
+  bool base_refused = false;
+  bool eager = false;
+  bool offer_posted = false, eager_posted = false;
+  std::uint64_t tokens_posted = 0;      // ids posted, base included
+  std::uint32_t candidate_count = 0;
+  std::array<scheduler::CandidateCost, scheduler::kMaxCandidates> candidates;
+
+  // The answer.
+  Medium medium = Medium::automatic;
+  transport::LeaseId lease;
+  std::uint32_t tail_from_row = 0;
+  std::uint32_t range_count = 0;
+  std::array<wire::BlockRange, kMaxMissingRanges> ranges;
+  std::uint64_t missing_blocks = 0;
+  std::uint64_t predicted_ns = 0;
+
+  // The bytes.
+  PayloadArrays arrays;
+  bool payload_built = false;
+  std::uint64_t prepare_at = 0;         // n-th missing block that digests or planes are made for
+  std::uint64_t prepare_piece = 0;      // its first piece
+  std::uint32_t prepare_layer = 0;      // int8: next layer of that block to encode
+  std::uint64_t ready_bytes = 0;
+  scheduler::FlowHandle flow;
+  std::uint32_t span_count = 0, span_at = 0;   // what is (still) to be sent, in order
+  std::array<ByteSpan, kMaxMissingRanges> spans;
+  std::uint64_t posted_end = 0;         // of the present span
+  std::uint32_t chunks_in_flight = 0;
+  bool chunk_failed = false;
+  std::uint64_t acknowledged_bytes = 0;
+  bool resumed = false;
+  bool outcome_pending = false;         // an OUTCOME that came while chunks were in flight
+  std::uint32_t level = 0;              // for explain
+  std::uint64_t urgency_milli = 0;
+
+  // Summary bytes, kept until DONE so that a lost lane doesn't cost another call-back.
+  std::span<std::byte> summary;
+  std::uint8_t summary_kind = 0;
+  bool summary_asked = false, summary_ready = false, summary_posted = false;
+
+  // The end.
+  bool cancel_wanted = false;
+  Status cancel_status;
+  Status status;
+
+  // Transfers of the same version to the same node, waiting for this one.
+  std::uint32_t next_follower = kNoIndex;
+  bool leads = false;
+};
+
+// ---- the receiver's side ---------------------------------------------------------------------------
+
+enum class InState : std::uint8_t {
+  gathering,    // token ids are still to come
+  eager,        // everything is staged; the EAGER frame is to come
+  receiving,    // lease exposed
+  summary,      // accepted as summary, which is to come
+  sealing,      // all bytes are here; the lease is being withdrawn
+  decoding,     // planes to raw slots
+  failing,      // ended badly; the lease is being withdrawn
+  closing,      // the answer (DONE, REJECT, LATER) is to be posted, then all is gone
+};
+inline constexpr std::size_t kInStates = 8;
+
+[[nodiscard]] constexpr std::uint32_t bit(InState s) noexcept {
+  return 1U << static_cast<unsigned>(s);
+}
+[[nodiscard]] constexpr bool may_move(InState from, InState to) noexcept {
+  using enum InState;
+  constexpr std::array<std::uint32_t, kInStates> kTable{
+      /* gathering */ bit(eager) | bit(receiving) | bit(summary) | bit(decoding) | bit(closing) | bit(failing),
+      /* eager     */ bit(receiving) | bit(closing) | bit(failing),
+      /* receiving */ bit(sealing) | bit(failing),
+      /* summary   */ bit(closing) | bit(failing),
+      /* sealing   */ bit(decoding) | bit(failing) | bit(closing),
+      /* decoding  */ bit(closing) | bit(failing),
+      /* failing   */ bit(closing),
+      /* closing   */ 0,
+  };
+  return (kTable[static_cast<std::size_t>(from)] & bit(to)) != 0;
+}
+
+enum class Answer : std::uint8_t { none, done, reject, later };
+
+struct Incoming {
+  TransferId id = 0;                    // of the peer's counting
+  std::uint32_t peer = kNoIndex;
+  std::uint32_t lane = kNoIndex;
+  InState state = InState::gathering;
+  AgentHandle to;
+  std::uint32_t fetch = kNoIndex;       // index in the fetch table
+  TenantHandle tenant_handle;
+  Name tenant, from_name, to_name, context;
+  TaskId task = 0;
+  std::uint64_t version_number = 0;
+  Layout layout;
+  Hash128 tokenizer;
+  std::uint32_t fidelity_floor_ppm = 0, source_epsilon_ppm = 0, epsilon_ppm = 0;
+  std::uint16_t weight = 2;
+  bool critical = false, background = false, eager_announced = false;
+  Medium wish = Medium::automatic;
+  TimeNs submitted_ns = 0;              // by the sender's age, on our clock
+  TimeNs deadline_ns = 0;
+  TimeNs last_activity_ns = 0;
+  std::uint64_t base_tokens = 0;
+
+  std::span<TokenId> tokens;
+  std::uint64_t tokens_here = 0;
+  std::uint32_t candidate_count = 0;
+  std::array<scheduler::CandidateCost, scheduler::kMaxCandidates> candidates;
+
+  scheduler::Pick pick;
+  Medium medium = Medium::tokens;
+  std::uint64_t missing_blocks = 0;
+  std::uint64_t missing_bytes = 0;
+  bool accept_wanted = false, outcome_wanted = false;
+
+  StagingHandle staging;
+  std::uint32_t tail_from_row = 0, tail_block = 0;
+  std::uint32_t range_count = 0;
+  std::array<wire::BlockRange, kMaxMissingRanges> ranges;
+  PayloadArrays arrays;
+  std::uint32_t lease_slot = kNoIndex;
+  RangeSet received;
+  std::uint32_t corrupt_units = 0;
+  bool asked_again = false;
+  std::uint64_t decode_at = 0;          // n-th missing block
+  std::uint32_t decode_layer = 0;
+  bool resumed = false;
+
+  Answer answer = Answer::none;
+  Status status;
+  std::uint64_t retry_after_ns = 0;
+  TimeNs observed_ns = 0;
+  bool event_reserved = false;
+};
+
+[[nodiscard]] constexpr bool is_kv(Medium medium) noexcept {
+  return medium == Medium::full || medium == Medium::int8 || medium == Medium::window;
+}
+
+}  // namespace kvrail::engine
