@@ -53,7 +53,8 @@ Result<BpeTokenizer> BpeTokenizer::load(const std::filesystem::path& path, std::
     tokenizer.scores_.push_back(score);
   }
   if (!reader.done()) {
-    return bad_file(path, "has more than the " + std::to_string(vocabulary) + " pieces of the model");
+    return bad_file(path,
+                    "has more than the " + std::to_string(vocabulary) + " pieces of the model");
   }
   return tokenizer;
 }
@@ -84,7 +85,8 @@ Result<std::vector<TokenId>> BpeTokenizer::encode(std::string_view text) const {
     TokenId joined = 0;
     for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
       const auto found = by_piece_.find(pieces_[tokens[i]] + pieces_[tokens[i + 1]]);
-      if (found != by_piece_.end() && (best == tokens.size() || scores_[found->second] > scores_[joined])) {
+      if (found != by_piece_.end() &&
+          (best == tokens.size() || scores_[found->second] > scores_[joined])) {
         best = i;
         joined = found->second;
       }

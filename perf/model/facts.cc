@@ -28,7 +28,8 @@ Result<FactWorld> FactWorld::of(const Model& model) {
   world.things = vocabulary.of_kind(WordKind::thing);
   world.shades = vocabulary.of_kind(WordKind::shade);
   world.colours = vocabulary.of_kind(WordKind::colour);
-  if (!document || !question || world.key_count() == 0 || world.shades.empty() || world.colours.empty()) {
+  if (!document || !question || world.key_count() == 0 || world.shades.empty() ||
+      world.colours.empty()) {
     return Error{{Code::invalid_argument}, "the model's vocabulary has no words for facts"};
   }
   world.document_mark = *document;

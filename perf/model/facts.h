@@ -1,12 +1,14 @@
 // Documents of random facts and questions about them: the work that agents do in tests and demo.
 //
-// A fact has four tokens, "alice kite pale teal": a two-word key and a two-word value. Values are drawn at
-// random, so a right answer can come only from the exact context. The distribution is that of the training.
+// A fact has four tokens, "alice kite pale teal": a two-word key and a two-word value. Values are
+// drawn at random, so a right answer can come only from the exact context. The distribution is that
+// of the training.
 //
-//   auto world = FactWorld::of(model);               FactSource source(*world, seed);
-//   auto facts = source.draw(96);                    // a document; draw(n, facts) gives n more, of other keys
-//   session.append(world->document(facts));          // or document(facts.first(64)), then continuation(rest)
-//   Answer answer = ask(session, *world, facts[3]);  // appends "? name thing", reads two tokens
+//   auto world = FactWorld::of(model);
+//   FactSource source(*world, seed);
+//   auto facts = source.draw(96);                    // draw(n, facts): n more, with other keys
+//   session.append(world->document(facts));          // continuation(more): to grow what was read
+//   auto answer = ask(session, *world, facts[3]);    // "? name thing", then two tokens
 #pragma once
 
 #include <array>
@@ -60,7 +62,8 @@ class FactSource {
  public:
   FactSource(const FactWorld& world, std::uint64_t seed) : world_(&world), random_(seed) {}
 
-  /// `count` facts whose keys differ from each other and from those of `taken`; together at most key_count().
+  /// `count` facts whose keys differ from each other and from those of `taken`; together at most
+  /// key_count().
   [[nodiscard]] std::vector<Fact> draw(std::size_t count, std::span<const Fact> taken = {});
   /// Indices 0 to count - 1 in random order: whom to ask next.
   [[nodiscard]] std::vector<std::size_t> order(std::size_t count);
@@ -78,8 +81,8 @@ struct Answer {
   }
 };
 
-/// Asks for one fact on top of what the session holds, and answers greedily. Leaves the session as it was before
-/// the question, without logits; the session needs room for 4 tokens more.
+/// Asks for one fact on top of what the session holds, and answers greedily. Leaves the session as
+/// it was before the question, without logits; the session needs room for 4 tokens more.
 [[nodiscard]] Result<Answer> ask(Session& session, const FactWorld& world, const Fact& fact);
 
 /// "alice.kite = pale teal"

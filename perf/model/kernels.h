@@ -1,6 +1,7 @@
-// The few loops that take the time. Compiled once for the base instruction set and once for AVX2, chosen at
-// run time. Every output element is summed in the order of the inputs, without fused multiply-add, so that
-// both versions, and every way of cutting the rows into calls, give the same bits.
+// The few loops that take the time. Compiled once for the base instruction set and once for AVX2,
+// chosen at run time. Every output element is summed in the order of the inputs, without fused
+// multiply-add, so that both versions, and every way of cutting the rows into calls, give the same
+// bits.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The bodies of kernels.h, compiled by two files with different flags. It includes nothing with inline
-// functions: the linker might keep the AVX2 copy of such a function for everyone.
+// The bodies of kernels.h, compiled by two files with different flags. It includes nothing with
+// inline functions: the linker might keep the AVX2 copy of such a function for everyone.
 #include "perf/model/kernels.h"
 
 #ifndef KVRAIL_KERNELS
@@ -18,35 +18,41 @@ inline Lanes load(const float* from) {
   __builtin_memcpy(&value, from, sizeof(value));
   return value;
 }
-inline void store(float* to, const Lanes& value) { __builtin_memcpy(to, &value, sizeof(value)); }
+inline void store(float* to, const Lanes& value) {
+  __builtin_memcpy(to, &value, sizeof(value));
+}
 
-// Rows x 16 outputs, whose sums stay in registers.
-template <std::size_t kRows>
+// Rows x (8 x kWide) outputs, whose sums stay in registers. Few rows need many outputs side by
+// side, because each sum waits for its last addition.
+template <std::size_t kRows, std::size_t kWide>
 inline void multiply_block(const MultiplyTask& t, std::size_t row, std::size_t out) {
-  Lanes sum[kRows][2] = {};
+  Lanes sum[kRows][kWide] = {};
   const float* w = t.w + out;
   const float* x = t.x + row * t.x_stride;
   for (std::size_t i = 0; i < t.inputs; ++i, w += t.w_stride) {
-    const Lanes w0 = load(w);
-    const Lanes w1 = load(w + kLanes);
     for (std::size_t r = 0; r < kRows; ++r) {
       const float xi = x[r * t.x_stride + i];
-      sum[r][0] += xi * w0;
-      sum[r][1] += xi * w1;
+      for (std::size_t j = 0; j < kWide; ++j) {
+        sum[r][j] += xi * load(w + j * kLanes);
+      }
     }
   }
   for (std::size_t r = 0; r < kRows; ++r) {
-    float* y = t.y + (row + r) * t.y_stride + out;
-    store(y, sum[r][0]);
-    store(y + kLanes, sum[r][1]);
+    for (std::size_t j = 0; j < kWide; ++j) {
+      store(t.y + (row + r) * t.y_stride + out + j * kLanes, sum[r][j]);
+    }
   }
 }
 
 template <std::size_t kRows>
 inline void multiply_rows(const MultiplyTask& t, std::size_t row) {
+  constexpr std::size_t kWide = 8 / kRows;
   std::size_t out = 0;
+  for (; out + kWide * kLanes <= t.outputs; out += kWide * kLanes) {
+    multiply_block<kRows, kWide>(t, row, out);
+  }
   for (; out + 2 * kLanes <= t.outputs; out += 2 * kLanes) {
-    multiply_block<kRows>(t, row, out);
+    multiply_block<kRows, 2>(t, row, out);
   }
   for (; out < t.outputs; ++out) {
     for (std::size_t r = 0; r < kRows; ++r) {
@@ -72,8 +78,9 @@ void multiply(const MultiplyTask& task) {
   }
 }
 
-// exp by 2^n times a polynomial on [-ln2/2, ln2/2], within 2e-7 relative; the argument is clamped to the range
-// where the result is a normal number. libm's is not vectorised and differs between versions.
+// exp by 2^n times a polynomial on [-ln2/2, ln2/2], within 2e-7 relative; the argument is clamped
+// to the range where the result is a normal number. libm's is not vectorised and differs between
+// versions.
 inline Lanes exp_lanes(Lanes x) {
   const Lanes low = Lanes{} - 87.0F;
   const Lanes high = Lanes{} + 87.0F;
@@ -95,7 +102,8 @@ inline Lanes exp_lanes(Lanes x) {
   return p * scale;
 }
 
-// The last few values go through the same lanes, so that a value's result does not depend on its place.
+// The last few values go through the same lanes, so that a value's result does not depend on its
+// place.
 inline Lanes load_some(const float* from, std::size_t count, float rest) {
   Lanes value = Lanes{} + rest;
   for (std::size_t i = 0; i < count; ++i) {
@@ -150,7 +158,8 @@ void swiglu(float* gate, const float* up, std::size_t count) {
   }
   if (i < count) {
     store_some(gate + i,
-               swiglu_lanes(load_some(gate + i, count - i, 0), load_some(up + i, count - i, 0)), count - i);
+               swiglu_lanes(load_some(gate + i, count - i, 0), load_some(up + i, count - i, 0)),
+               count - i);
   }
 }
 

@@ -1,5 +1,6 @@
-// Checkpoints of llama2.c: seven int32 (dim, hidden, layers, heads, KV heads, vocabulary, context), then float32
-// tensors, each kind for all layers together. A negative vocabulary means that the classifier is stored apart.
+// Checkpoints of llama2.c: seven int32 (dim, hidden, layers, heads, KV heads, vocabulary, context),
+// then float32 tensors, each kind for all layers together. A negative vocabulary means that the
+// classifier is stored apart.
 #include <cstdlib>
 #include <cstring>
 
@@ -31,7 +32,8 @@ class FloatReader {
 
 std::uint64_t values_of(const ModelShape& s, bool own_classifier) {
   const std::uint64_t dim = s.dim;
-  const std::uint64_t layer = 2 * dim + 2 * dim * dim + 2 * dim * s.kv_width() + 3 * dim * s.ffn_dim;
+  const std::uint64_t layer =
+      2 * dim + 2 * dim * dim + 2 * dim * s.kv_width() + 3 * dim * s.ffn_dim;
   const std::uint64_t tables = std::uint64_t{s.max_tokens} * s.head_dim;
   return s.vocabulary * dim * (own_classifier ? 2 : 1) + s.layers * layer + dim + tables;
 }
@@ -65,7 +67,9 @@ Result<Model> Model::load_llama2c(const std::filesystem::path& path) {
   if (bytes.size() < kHeaderBytes) {
     return bad_file(path, "truncated: the header alone has 28 bytes");
   }
-  const auto field = [&](std::size_t i) { return static_cast<std::int32_t>(load_le32(bytes.data() + 4 * i)); };
+  const auto field = [&](std::size_t i) {
+    return static_cast<std::int32_t>(load_le32(bytes.data() + 4 * i));
+  };
   for (const std::size_t i : {0, 1, 2, 3, 4, 6}) {
     if (field(i) <= 0) {
       return bad_file(path, "not a llama2.c checkpoint (a size in its header isn't positive)");
@@ -100,7 +104,8 @@ Result<Model> Model::load_llama2c(const std::filesystem::path& path) {
   model.embedding_ = tensors.vector(std::uint64_t{s.vocabulary} * s.dim);
   read_layers(tensors, s, model.layers_);
   model.final_norm_ = tensors.vector(s.dim);
-  tensors.skip(std::uint64_t{s.max_tokens} * s.head_dim);  // Tables of cos and sin, which we compute.
+  tensors.skip(std::uint64_t{s.max_tokens} *
+               s.head_dim);  // Tables of cos and sin, which we compute.
   model.classifier_ = own_classifier ? tensors.matrix(s.dim, s.vocabulary)
                                      : transposed(model.embedding_, s.dim, s.vocabulary);
   model.fill_rope_tables();

@@ -1,7 +1,7 @@
 // A small Llama-shaped decoder in plain C++: the weights and their files. session.h runs them.
 //
-// It exists so that tests, demo and benchmarks can hand over real KV: state that a trained model really
-// computed, whose damage shows in its answers. It is no inference server.
+// It exists so that tests, demo and benchmarks can hand over real KV: state that a trained model
+// really computed, whose damage shows in its answers. It is no inference server.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct ModelShape {
   [[nodiscard]] std::uint32_t kv_width() const noexcept { return kv_heads * head_dim; }
 };
 
-/// A linear map kept as [in][out]: a row holds one input's weights to all outputs, so that the inner loop
-/// runs along outputs and needs no sum across vector lanes.
+/// A linear map kept as [in][out]: a row holds one input's weights to all outputs, so that the
+/// inner loop runs along outputs and needs no sum across vector lanes.
 struct Matrix {
   std::uint32_t in = 0;
   std::uint32_t out = 0;
@@ -46,7 +46,8 @@ struct LayerWeights {
   Matrix gate, up, down;
 };
 
-/// Immutable after loading; any number of Sessions in any threads may read it. It must outlive them.
+/// Immutable after loading; any number of Sessions in any threads may read it. It must outlive
+/// them.
 class Model {
  public:
   /// Reads a file written by scripts/train-model (perf/model/README.md describes the format).

@@ -98,6 +98,38 @@ class TensorReader {
   const std::byte* at_;
 };
 
+// The header, once everything that it says has been found true of the file.
+Result<Header> checked_header(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+  if (bytes.size() < 8 || std::memcmp(bytes.data(), "KVRMODEL", 8) != 0) {
+    return bad_file(path, "not a kvrail model file (it doesn't begin with KVRMODEL)");
+  }
+  if (bytes.size() < kHeaderBytes) {
+    return bad_file(path, "truncated: the header alone has 128 bytes");
+  }
+  const Header header = parse_header(bytes);
+  if (header.version != kVersion) {
+    return Error{
+        {Code::version_mismatch},
+        path.string() + ": version " + std::to_string(header.version) + ", this reader knows 1"};
+  }
+  const std::string fault = shape_fault(header.shape);
+  if (!fault.empty()) {
+    return bad_file(path, fault);
+  }
+  if (header.vocabulary_bytes > kMaxVocabularyBytes || header.values != values_of(header.shape)) {
+    return bad_file(path, "the sizes in the header don't fit each other");
+  }
+  const std::uint64_t expected = kHeaderBytes + header.vocabulary_bytes + 2 * header.values;
+  if (bytes.size() != expected) {
+    return bad_file(path, std::to_string(bytes.size()) + " bytes, the header promises " +
+                              std::to_string(expected));
+  }
+  if (crc32(bytes.subspan(kHeaderBytes)) != header.checksum) {
+    return bad_file(path, "damaged: the checksum doesn't match");
+  }
+  return header;
+}
+
 }  // namespace
 
 Error bad_file(const std::filesystem::path& path, const std::string& what) {
@@ -125,7 +157,9 @@ Result<std::vector<std::byte>> read_file(const std::filesystem::path& path) {
 
 std::string shape_fault(const ModelShape& s) {
   // These bounds keep every product of three fields and a layer count under 2^64.
-  const auto outside = [](std::uint32_t value, std::uint32_t limit) { return value == 0 || value > limit; };
+  const auto outside = [](std::uint32_t value, std::uint32_t limit) {
+    return value == 0 || value > limit;
+  };
   if (outside(s.dim, 1 << 14) || outside(s.ffn_dim, 1 << 16) || outside(s.layers, 1 << 10)) {
     return "dim must be 1 to 16384, ffn_dim 1 to 65536, layers 1 to 1024";
   }
@@ -167,32 +201,11 @@ Result<Model> Model::load(const std::filesystem::path& path) {
     return std::move(file).error();
   }
   const std::span<const std::byte> bytes = *file;
-  if (bytes.size() < 8 || std::memcmp(bytes.data(), "KVRMODEL", 8) != 0) {
-    return bad_file(path, "not a kvrail model file (it doesn't begin with KVRMODEL)");
+  const auto checked = checked_header(path, bytes);
+  if (!checked) {
+    return checked.error();
   }
-  if (bytes.size() < kHeaderBytes) {
-    return bad_file(path, "truncated: the header alone has 128 bytes");
-  }
-  const Header header = parse_header(bytes);
-  if (header.version != kVersion) {
-    return Error{{Code::version_mismatch},
-                 path.string() + ": version " + std::to_string(header.version) + ", this reader knows 1"};
-  }
-  const std::string fault = shape_fault(header.shape);
-  if (!fault.empty()) {
-    return bad_file(path, fault);
-  }
-  if (header.vocabulary_bytes > kMaxVocabularyBytes || header.values != values_of(header.shape)) {
-    return bad_file(path, "the sizes in the header don't fit each other");
-  }
-  const std::uint64_t expected = kHeaderBytes + header.vocabulary_bytes + 2 * header.values;
-  if (bytes.size() != expected) {
-    return bad_file(path, std::to_string(bytes.size()) + " bytes, the header promises " +
-                              std::to_string(expected));
-  }
-  if (crc32(bytes.subspan(kHeaderBytes)) != header.checksum) {
-    return bad_file(path, "damaged: the checksum doesn't match");
-  }
+  const Header& header = *checked;
   const auto* text = reinterpret_cast<const char*>(bytes.data() + kHeaderBytes);
   auto vocabulary = Vocabulary::parse({text, header.vocabulary_bytes});
   if (!vocabulary) {

@@ -18,11 +18,13 @@ namespace kvrail::model {
 
 [[nodiscard]] Error bad_file(const std::filesystem::path& path, const std::string& what);
 
-/// Empty if the shape makes sense and is small enough to compute sizes with, else what is wrong with it.
+/// Empty if the shape makes sense and is small enough to compute sizes with, else what is wrong
+/// with it.
 [[nodiscard]] std::string shape_fault(const ModelShape& shape);
 
 /// `weights` is [out][in] as files have it; the result is [in][out].
-[[nodiscard]] Matrix transposed(std::span<const float> weights, std::uint32_t in, std::uint32_t out);
+[[nodiscard]] Matrix transposed(std::span<const float> weights, std::uint32_t in,
+                                std::uint32_t out);
 
 [[nodiscard]] Hash128 hash_of(std::span<const std::byte> bytes);
 

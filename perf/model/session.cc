@@ -14,7 +14,9 @@ constexpr std::uint32_t kTileTokens = 32;      // Tokens for which one pass read
 constexpr std::uint32_t kAttentionTokens = 4;  // Tokens that share one read of a head's K and V.
 constexpr std::uint32_t kStep = 16;            // Outputs that the multiply kernel takes at a time.
 
-std::uint32_t rounded_up(std::uint32_t count) { return (count + kStep - 1) / kStep * kStep; }
+std::uint32_t rounded_up(std::uint32_t count) {
+  return (count + kStep - 1) / kStep * kStep;
+}
 
 void multiply(const Matrix& matrix, const float* x, std::uint32_t rows, float* y) {
   kernels().multiply({.x = x,
@@ -28,7 +30,8 @@ void multiply(const Matrix& matrix, const float* x, std::uint32_t rows, float* y
                       .y_stride = matrix.out});
 }
 
-void rms_norm(std::span<const float> weight, float epsilon, const float* x, std::uint32_t rows, float* y) {
+void rms_norm(std::span<const float> weight, float epsilon, const float* x, std::uint32_t rows,
+              float* y) {
   const std::size_t dim = weight.size();
   for (std::uint32_t r = 0; r < rows; ++r, x += dim, y += dim) {
     float squares = 0;
@@ -106,18 +109,20 @@ Result<void> Session::append(std::span<const TokenId> tokens, std::span<float> a
   if (tokens.size() > capacity_ - length_ || tokens.size() > s.max_tokens - next_position()) {
     return Error{{Code::too_large},
                  "the session holds " + std::to_string(capacity_) + " tokens up to position " +
-                     std::to_string(s.max_tokens) + "; " + std::to_string(length_) + " are held and " +
-                     std::to_string(tokens.size()) + " more don't fit"};
+                     std::to_string(s.max_tokens) + "; " + std::to_string(length_) +
+                     " are held and " + std::to_string(tokens.size()) + " more don't fit"};
   }
   for (const TokenId token : tokens) {
     if (token >= s.vocabulary) {
-      return Error{{Code::invalid_argument},
-                   "token " + std::to_string(token) + " is not below " + std::to_string(s.vocabulary)};
+      return Error{
+          {Code::invalid_argument},
+          "token " + std::to_string(token) + " is not below " + std::to_string(s.vocabulary)};
     }
   }
   const std::uint32_t length_before = length_;
   for (std::size_t begin = 0; begin < tokens.size(); begin += kTileTokens) {
-    const auto tile = tokens.subspan(begin, std::min<std::size_t>(kTileTokens, tokens.size() - begin));
+    const auto tile =
+        tokens.subspan(begin, std::min<std::size_t>(kTileTokens, tokens.size() - begin));
     compute_tile(tile, all_logits.empty() ? nullptr : all_logits.data() + begin * s.vocabulary);
     if (!all_finite(tile_logits_.data(), tile.size() * s.vocabulary)) {
       truncate(length_before);
@@ -137,21 +142,9 @@ void Session::compute_tile(std::span<const TokenId> tokens, float* all_logits) {
   }
   for (std::uint32_t i = 0; i < s.layers; ++i) {
     const LayerWeights& weights = model_->layers()[i];
-    LayerCache& cache = cache_[i];
-    const std::size_t offset = std::size_t{length_} * s.kv_width();
     rms_norm(weights.attention_norm, s.norm_epsilon, hidden_.data(), count, normed_.data());
     multiply(weights.query, normed_.data(), count, query_.data());
-    multiply(weights.key, normed_.data(), count, cache.key_before.data() + offset);
-    multiply(weights.value, normed_.data(), count, cache.value.data() + offset);
-    for (std::uint32_t t = 0; t < count; ++t) {
-      const std::uint32_t row = length_ + t;
-      rotate(query_.data() + std::size_t{t} * s.query_width(), s.heads, position_[row], 1.0F);
-      const float* before = cache.key_before.data() + std::size_t{row} * s.kv_width();
-      float* key = cache.key.data() + std::size_t{row} * s.kv_width();
-      std::copy_n(before, s.kv_width(), key);
-      rotate(key, s.kv_heads, position_[row], 1.0F);
-      store_key(cache, row);
-    }
+    compute_kv(i, count);
     attention(i, count);
     multiply(weights.output, mixed_.data(), count, projected_.data());
     add(projected_, std::size_t{count} * s.dim, hidden_);
@@ -159,12 +152,32 @@ void Session::compute_tile(std::span<const TokenId> tokens, float* all_logits) {
   }
   rms_norm(model_->final_norm(), s.norm_epsilon, hidden_.data(), count, normed_.data());
   multiply(model_->classifier(), normed_.data(), count, tile_logits_.data());
-  std::copy_n(tile_logits_.data() + std::size_t{count - 1} * s.vocabulary, s.vocabulary, logits_.data());
+  std::copy_n(tile_logits_.data() + std::size_t{count - 1} * s.vocabulary, s.vocabulary,
+              logits_.data());
   if (all_logits != nullptr) {
     std::copy_n(tile_logits_.data(), std::size_t{count} * s.vocabulary, all_logits);
   }
   length_ += count;
   has_logits_ = true;
+}
+
+// K and V of the tile's tokens from normed_, and RoPE for K and the queries.
+void Session::compute_kv(std::uint32_t layer, std::uint32_t tokens) {
+  const ModelShape& s = model_->shape();
+  const LayerWeights& weights = model_->layers()[layer];
+  LayerCache& cache = cache_[layer];
+  const std::size_t offset = std::size_t{length_} * s.kv_width();
+  multiply(weights.key, normed_.data(), tokens, cache.key_before.data() + offset);
+  multiply(weights.value, normed_.data(), tokens, cache.value.data() + offset);
+  for (std::uint32_t t = 0; t < tokens; ++t) {
+    const std::uint32_t row = length_ + t;
+    rotate(query_.data() + std::size_t{t} * s.query_width(), s.heads, position_[row], 1.0F);
+    const float* before = cache.key_before.data() + std::size_t{row} * s.kv_width();
+    float* key = cache.key.data() + std::size_t{row} * s.kv_width();
+    std::copy_n(before, s.kv_width(), key);
+    rotate(key, s.kv_heads, position_[row], 1.0F);
+    store_key(cache, row);
+  }
 }
 
 void Session::attention(std::uint32_t layer, std::uint32_t tokens) {
@@ -175,8 +188,9 @@ void Session::attention(std::uint32_t layer, std::uint32_t tokens) {
   }
 }
 
-// Some neighbouring tokens, all query heads of one KV head. All rows are scored against the keys that the last
-// token sees; a row's keys of its own future then get weight 0, which changes no bit of its sum.
+// Some neighbouring tokens, all query heads of one KV head. All rows are scored against the keys
+// that the last token sees; a row's keys of its own future then get weight 0, which changes no bit
+// of its sum.
 void Session::attend_tile(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t begin,
                           std::uint32_t tokens) {
   const ModelShape& s = model_->shape();
@@ -192,15 +206,16 @@ void Session::attend_tile(std::uint32_t layer, std::uint32_t kv_head, std::uint3
     std::copy_n(query_.data() + std::size_t{begin + t} * s.query_width() + head_offset,
                 std::size_t{group} * s.head_dim, query + std::size_t{t} * group * s.head_dim);
   }
-  kernels().multiply({.x = query,
-                      .x_stride = s.head_dim,
-                      .rows = rows,
-                      .w = cache.key_by_dim.data() + std::size_t{kv_head} * s.head_dim * key_stride_,
-                      .w_stride = key_stride_,
-                      .inputs = s.head_dim,
-                      .outputs = rounded_up(keys),
-                      .y = scores,
-                      .y_stride = key_stride_});
+  kernels().multiply(
+      {.x = query,
+       .x_stride = s.head_dim,
+       .rows = rows,
+       .w = cache.key_by_dim.data() + std::size_t{kv_head} * s.head_dim * key_stride_,
+       .w_stride = key_stride_,
+       .inputs = s.head_dim,
+       .outputs = rounded_up(keys),
+       .y = scores,
+       .y_stride = key_stride_});
   const float scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim));
   for (std::uint32_t r = 0; r < rows; ++r) {
     const std::uint32_t visible = length_ + begin + r / group + 1;
@@ -265,7 +280,8 @@ std::span<const float> Session::key(std::uint32_t layer) const {
 
 std::span<const float> Session::key_before_rope(std::uint32_t layer) const {
   KVRAIL_ASSERT(layer < cache_.size());
-  return std::span(cache_[layer].key_before).first(std::size_t{length_} * model_->shape().kv_width());
+  return std::span(cache_[layer].key_before)
+      .first(std::size_t{length_} * model_->shape().kv_width());
 }
 
 std::span<const float> Session::value(std::uint32_t layer) const {

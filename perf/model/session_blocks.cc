@@ -1,6 +1,5 @@
 // Session's exchange of KV with block slots in the canonical order.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -32,7 +31,7 @@ void encode_row(Dtype dtype, const float* from, std::size_t count, std::byte* to
   }
 }
 
-bool row_is_finite(Dtype dtype, const std::byte* row, std::size_t count) {
+bool is_finite(Dtype dtype, const std::byte* row, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const bool finite = dtype == Dtype::fp32
                             ? (load_le32(row + 4 * i) & 0x7F80'0000U) != 0x7F80'0000U
@@ -57,12 +56,13 @@ Result<void> Session::check_layout(const Layout& layout, std::uint32_t first, st
   if (count > layout.block_tokens || block_bytes < layout.block_bytes()) {
     return Error{{Code::invalid_argument},
                  std::to_string(count) + " rows, a slot of " + std::to_string(block_bytes) +
-                     " bytes: a block has at most " + std::to_string(layout.block_tokens) + " rows and " +
-                     std::to_string(layout.block_bytes()) + " bytes"};
+                     " bytes: a block has at most " + std::to_string(layout.block_tokens) +
+                     " rows and " + std::to_string(layout.block_bytes()) + " bytes"};
   }
   if (first > length_) {
-    return Error{{Code::invalid_argument}, "rows from " + std::to_string(first) + " would leave a gap: " +
-                                               std::to_string(length_) + " are held"};
+    return Error{{Code::invalid_argument},
+                 "rows from " + std::to_string(first) +
+                     " would leave a gap: " + std::to_string(length_) + " are held"};
   }
   return {};
 }
@@ -75,35 +75,50 @@ Result<void> Session::import_kv(const Layout& layout, std::uint32_t first, std::
   const ModelShape& s = model_->shape();
   const std::uint32_t position = first_position == kPositionIsIndex ? first : first_position;
   if (count > capacity_ - first || position > s.max_tokens || count > s.max_tokens - position) {
-    return Error{{Code::too_large}, std::to_string(count) + " rows from " + std::to_string(first) +
-                                        " don't fit the session's " + std::to_string(capacity_) + " tokens"};
+    return Error{{Code::too_large},
+                 std::to_string(count) + " rows from " + std::to_string(first) +
+                     " don't fit the session's " + std::to_string(capacity_) + " tokens"};
   }
-  for (std::uint32_t run = 0; run < 2 * s.layers; ++run) {
-    for (std::uint32_t t = 0; t < count; ++t) {
-      if (!row_is_finite(layout.dtype, block.data() + layout.row_offset(run / 2, run % 2, t), s.kv_width())) {
-        return Error{{Code::corrupt}, "NaN or Inf in layer " + std::to_string(run / 2) + ", token " +
-                                          std::to_string(first + t)};
-      }
-    }
+  if (!block_is_finite(layout, count, block)) {
+    return Error{
+        {Code::corrupt},
+        "NaN or Inf among rows " + std::to_string(first) + " to " + std::to_string(first + count)};
   }
-  for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
-    LayerCache& cache = cache_[layer];
-    for (std::uint32_t t = 0; t < count; ++t) {
-      const std::uint32_t row = first + t;
-      const std::size_t offset = std::size_t{row} * s.kv_width();
-      decode_row(layout.dtype, block.data() + layout.row_offset(layer, 0, t), s.kv_width(),
-                 cache.key.data() + offset);
-      decode_row(layout.dtype, block.data() + layout.row_offset(layer, 1, t), s.kv_width(),
-                 cache.value.data() + offset);
-      std::copy_n(cache.key.data() + offset, s.kv_width(), cache.key_before.data() + offset);
-      rotate(cache.key_before.data() + offset, s.kv_heads, position + t, -1.0F);
-      store_key(cache, row);
-      position_[row] = position + t;
+  for (std::uint32_t t = 0; t < count; ++t) {
+    position_[first + t] = position + t;
+    for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
+      import_row(layout, layer, first + t, block.data() + layout.row_offset(layer, 0, t),
+                 block.data() + layout.row_offset(layer, 1, t));
     }
   }
   length_ = std::max(length_, first + count);
   has_logits_ = false;
   return {};
+}
+
+bool Session::block_is_finite(const Layout& layout, std::uint32_t count,
+                              std::span<const std::byte> block) const {
+  const std::size_t width = model_->shape().kv_width();
+  for (std::uint32_t run = 0; run < 2 * layout.layers; ++run) {
+    const std::byte* rows = block.data() + layout.row_offset(run / 2, run % 2, 0);
+    if (!is_finite(layout.dtype, rows, count * width)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// position_[row] is set already.
+void Session::import_row(const Layout& layout, std::uint32_t layer, std::uint32_t row,
+                         const std::byte* key, const std::byte* value) {
+  const ModelShape& s = model_->shape();
+  LayerCache& cache = cache_[layer];
+  const std::size_t offset = std::size_t{row} * s.kv_width();
+  decode_row(layout.dtype, key, s.kv_width(), cache.key.data() + offset);
+  decode_row(layout.dtype, value, s.kv_width(), cache.value.data() + offset);
+  std::copy_n(cache.key.data() + offset, s.kv_width(), cache.key_before.data() + offset);
+  rotate(cache.key_before.data() + offset, s.kv_heads, position_[row], -1.0F);
+  store_key(cache, row);
 }
 
 Result<void> Session::export_kv(const Layout& layout, std::uint32_t first, std::uint32_t count,
@@ -112,9 +127,9 @@ Result<void> Session::export_kv(const Layout& layout, std::uint32_t first, std::
     return fine;
   }
   if (count > length_ - first) {
-    return Error{{Code::invalid_argument}, "rows " + std::to_string(first) + " to " +
-                                               std::to_string(first + count) + " were asked for, " +
-                                               std::to_string(length_) + " are held"};
+    return Error{{Code::invalid_argument},
+                 "rows " + std::to_string(first) + " to " + std::to_string(first + count) +
+                     " were asked for, " + std::to_string(length_) + " are held"};
   }
   const std::size_t width = model_->shape().kv_width();
   for (std::uint32_t layer = 0; layer < layout.layers; ++layer) {

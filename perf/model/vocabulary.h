@@ -19,7 +19,8 @@ class Vocabulary {
  public:
   Vocabulary() = default;
 
-  /// Lines of "<kind letter> <word>", in the order of the token ids; empty lines at the end are padding.
+  /// Lines of "<kind letter> <word>", in the order of the token ids; empty lines at the end are
+  /// padding.
   [[nodiscard]] static Result<Vocabulary> parse(std::string_view text);
 
   [[nodiscard]] std::size_t size() const noexcept { return words_.size(); }

@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kDocuments = 24;
 constexpr std::size_t kFacts = 96;
 
-// Symmetric, one scale for each group of a head's values of one token: what a plain KV codec would do.
+// Symmetric, one scale for each group of a head's values of one token: what a plain KV codec would
+// do.
 void quantise(std::span<float> values, std::size_t group, int bits) {
   const float top = static_cast<float>((1 << (bits - 1)) - 1);
   for (std::size_t begin = 0; begin < values.size(); begin += group) {
@@ -55,8 +56,9 @@ TokenId best(std::span<const float> logits) {
   return static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin());
 }
 
-// All questions about a document in one sitting, on top of the document's KV. `answers` receives the logits at
-// the places of both answer words, fed with the right words (the decoding of a right answer is the same run).
+// All questions about a document in one sitting, on top of the document's KV. `answers` receives
+// the logits at the places of both answer words, fed with the right words (the decoding of a right
+// answer is the same run).
 struct Sitting {
   std::vector<TokenId> tokens;
   std::vector<Fact> asked;
@@ -78,8 +80,8 @@ struct Sitting {
     return all;
   }
   /// Logits that predict word 0 or 1 of an answer.
-  [[nodiscard]] static std::span<const float> at(const std::vector<float>& all, std::size_t question,
-                                                 std::size_t word) {
+  [[nodiscard]] static std::span<const float> at(const std::vector<float>& all,
+                                                 std::size_t question, std::size_t word) {
     const std::size_t vocabulary = recall_model().shape().vocabulary;
     return std::span(all).subspan((2 + 4 * question + word) * vocabulary, vocabulary);
   }
@@ -118,7 +120,9 @@ void measure(const Session& exact_session, const Sitting& sitting, const std::ve
   }
 }
 
-TEST_CASE("recall model / 96 facts are answered from exact KV, and int4 KV costs a measurable divergence") {
+TEST_CASE(
+    "recall model / 96 facts are answered from exact KV, and int4 KV costs a measurable "
+    "divergence") {
   const FactWorld& world = recall_world();
   FactSource source(world, 2024);
   Session session(recall_model(), 1024);
@@ -136,11 +140,15 @@ TEST_CASE("recall model / 96 facts are answered from exact KV, and int4 KV costs
       measure(session, sitting, exact, other, lossy);
     }
   }
-  const auto share = [](std::size_t count) { return static_cast<double>(count) / (kDocuments * kFacts); };
-  const auto mean = [](const Lossy& lossy) { return lossy.divergence_sum / (kDocuments * kFacts * 2); };
-  MESSAGE("accuracy ", share(right), " of ", kDocuments * kFacts, " answers; int8 KV: KL ", mean(losses[0]),
-          ", accuracy ", share(losses[0].right), "; int4 KV: KL ", mean(losses[1]), ", accuracy ",
-          share(losses[1].right));
+  const auto share = [](std::size_t count) {
+    return static_cast<double>(count) / (kDocuments * kFacts);
+  };
+  const auto mean = [](const Lossy& lossy) {
+    return lossy.divergence_sum / (kDocuments * kFacts * 2);
+  };
+  MESSAGE("accuracy ", share(right), " of ", kDocuments * kFacts, " answers; int8 KV: KL ",
+          mean(losses[0]), ", accuracy ", share(losses[0].right), "; int4 KV: KL ", mean(losses[1]),
+          ", accuracy ", share(losses[1].right));
   CHECK(share(right) >= 0.98);
   CHECK(mean(losses[1]) >= 1e-3);
   CHECK(mean(losses[0]) < mean(losses[1]) / 10);

@@ -19,7 +19,8 @@ std::vector<float> random_values(std::size_t count, std::uint64_t seed) {
   return values;
 }
 
-std::vector<float> multiplied(const Kernels& k, std::size_t rows, std::size_t inputs, std::size_t outputs) {
+std::vector<float> multiplied(const Kernels& k, std::size_t rows, std::size_t inputs,
+                              std::size_t outputs) {
   const std::vector<float> x = random_values(rows * inputs, 1);
   const std::vector<float> w = random_values(inputs * outputs, 2);
   std::vector<float> y(rows * outputs);
@@ -64,7 +65,8 @@ TEST_CASE("kernels / softmax and swiglu agree with libm") {
     const std::vector<float> up = random_values(count, 4);
     kernels().swiglu(gate.data(), up.data(), count);
     for (std::size_t i = 0; i < count; ++i) {
-      CHECK(gate[i] == doctest::Approx(before[i] / (1 + std::exp(-before[i])) * up[i]).epsilon(1e-5));
+      CHECK(gate[i] ==
+            doctest::Approx(before[i] / (1 + std::exp(-before[i])) * up[i]).epsilon(1e-5));
     }
   }
 }

@@ -28,7 +28,8 @@ class TemporaryFile {
     ::close(fd);
     path_ = name;
     std::ofstream(path_, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
   }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
@@ -45,7 +46,9 @@ const Bytes& weights() {
   return *bytes;
 }
 
-Code code_of(const Bytes& bytes) { return Model::load(TemporaryFile(bytes).path()).status().code; }
+Code code_of(const Bytes& bytes) {
+  return Model::load(TemporaryFile(bytes).path()).status().code;
+}
 
 Bytes with_u32(std::size_t offset, std::uint32_t value) {
   Bytes bytes = weights();
@@ -66,7 +69,8 @@ TEST_CASE("model file / the repository's weights load, are small, and say what t
 }
 
 TEST_CASE("model file / a file cut at any length is refused with a reason") {
-  for (std::size_t size : {0UL, 1UL, 7UL, 8UL, 60UL, 127UL, 128UL, 129UL, 4000UL, weights().size() - 1}) {
+  for (std::size_t size :
+       {0UL, 1UL, 7UL, 8UL, 60UL, 127UL, 128UL, 129UL, 4000UL, weights().size() - 1}) {
     const Bytes cut(weights().begin(), weights().begin() + static_cast<std::ptrdiff_t>(size));
     const auto model = Model::load(TemporaryFile(cut).path());
     REQUIRE_FALSE(model.ok());
@@ -133,12 +137,15 @@ TEST_CASE("facts / keys are distinct, the seed decides, and growth avoids what i
   const auto more = FactSource(world, 5).draw(world.key_count() - 96, first);
   all.insert(all.end(), more.begin(), more.end());
   std::ranges::sort(all, {}, [](const Fact& f) { return std::pair(f.name, f.thing); });
-  const auto same_key = [](const Fact& a, const Fact& b) { return a.name == b.name && a.thing == b.thing; };
+  const auto same_key = [](const Fact& a, const Fact& b) {
+    return a.name == b.name && a.thing == b.thing;
+  };
   CHECK(std::ranges::adjacent_find(all, same_key) == all.end());
   CHECK(all.size() == world.key_count());
 }
 
-// ---- llama2.c ------------------------------------------------------------------------------------------
+// ---- llama2.c
+// ------------------------------------------------------------------------------------------
 
 std::filesystem::path data_folder() {
   const char* folder = std::getenv("KVRAIL_DATA");
@@ -170,17 +177,23 @@ struct Expected {
   float key_before_rope, key, value;
 };
 constexpr Expected kExpected[] = {
-    {0, 1, 0, 0, 0.394826F, 0.304463F, -0.828987F},    {0, 40, 3, 5, 3.773586F, 4.188526F, -0.118572F},
-    {1, 7, 1, 2, -5.349247F, -2.440624F, -0.00049F},   {2, 63, 2, 7, 9.152202F, 9.316922F, -0.164104F},
-    {3, 90, 0, 4, 0.929325F, 6.056375F, -1.594319F},   {4, 5, 1, 1, -0.868573F, -0.684289F, -0.28329F},
+    {0, 1, 0, 0, 0.394826F, 0.304463F, -0.828987F},
+    {0, 40, 3, 5, 3.773586F, 4.188526F, -0.118572F},
+    {1, 7, 1, 2, -5.349247F, -2.440624F, -0.00049F},
+    {2, 63, 2, 7, 9.152202F, 9.316922F, -0.164104F},
+    {3, 90, 0, 4, 0.929325F, 6.056375F, -1.594319F},
+    {4, 5, 1, 1, -0.868573F, -0.684289F, -0.28329F},
     {4, 95, 3, 6, 0.790548F, -0.237789F, -0.012174F},
 };
 constexpr const char* kStory =
-    "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, she saw "
-    "a big, red ball. She wanted to play with it, but it was too high.\nLily's mom said, \"Lily, let's go to the "
+    "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
+    "One day, she saw "
+    "a big, red ball. She wanted to play with it, but it was too high.\nLily's mom said, \"Lily, "
+    "let's go to the "
     "park.\" Lily was sad and didn'";
 
-TEST_CASE("llama2.c / stories260K tells its known story, and its KV is that of another implementation") {
+TEST_CASE(
+    "llama2.c / stories260K tells its known story, and its KV is that of another implementation") {
   const auto folder = data_folder() / "models/stories260K";
   if (!std::filesystem::exists(folder / "stories260K.bin")) {
     MESSAGE("skipped: no ", (folder / "stories260K.bin").string(), " (set KVRAIL_DATA)");

@@ -24,7 +24,9 @@ struct Example {
   }
 };
 
-std::vector<float> copied(std::span<const float> values) { return {values.begin(), values.end()}; }
+std::vector<float> copied(std::span<const float> values) {
+  return {values.begin(), values.end()};
+}
 
 float greatest_difference(std::span<const float> a, std::span<const float> b) {
   REQUIRE(a.size() == b.size());
@@ -164,7 +166,8 @@ TEST_CASE("session / a foreign layout, a gap, too many rows and too small a slot
   CHECK(session.import_kv(foreign, 0, 1, slot).status().code == Code::layout_mismatch);
   CHECK(session.import_kv(layout, 1, 1, slot).status().code == Code::invalid_argument);
   CHECK(session.import_kv(layout, 0, 65, slot).status().code == Code::invalid_argument);
-  CHECK(session.import_kv(layout, 0, 1, std::span(slot).first(10)).status().code == Code::invalid_argument);
+  CHECK(session.import_kv(layout, 0, 1, std::span(slot).first(10)).status().code ==
+        Code::invalid_argument);
   REQUIRE(session.import_kv(layout, 0, 64, slot).ok());
   CHECK(session.import_kv(layout, 64, 37, slot).status().code == Code::too_large);
   CHECK(session.import_kv(layout, 64, 8, slot, 2045).status().code == Code::too_large);
