@@ -1,0 +1,272 @@
+#include "engine/config/config.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <utility>
+
+// Errors come back as values; the parser's own exceptions stay inside this file.
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+namespace kvrail::engine {
+namespace {
+
+constexpr std::size_t kMaxConfigBytes = 1 << 20;
+
+// Where a message says what is wrong: "kvraild.toml:7: runtime.slice: ...".
+class Place {
+ public:
+  Place(std::string_view file, std::string section) : file_(file), section_(std::move(section)) {}
+  [[nodiscard]] Error error(const toml::key& key, const std::string& what) const {
+    return at(key.source().begin.line, key.str(), what);
+  }
+  [[nodiscard]] Error at(std::uint64_t line, std::string_view key, const std::string& what) const {
+    const std::string name = section_.empty() ? std::string(key) : section_ + "." + std::string(key);
+    return Error{{Code::invalid_argument, Scope::engine},
+                 file_ + ":" + std::to_string(line) + ": " + name + ": " + what};
+  }
+
+ private:
+  std::string file_;
+  std::string section_;
+};
+
+// One key: reads its node into the struct, or says what is wrong with the value.
+using Reader = std::function<std::optional<std::string>(const toml::node&)>;
+using Readers = std::map<std::string, Reader, std::less<>>;
+
+Reader text(std::string& out) {
+  return [&out](const toml::node& node) -> std::optional<std::string> {
+    const auto value = node.value_exact<std::string>();
+    if (!value) return "must be a string";
+    if (value->find('\0') != std::string::npos) return "must not hold a zero byte";
+    out = *value;
+    return std::nullopt;
+  };
+}
+
+Reader flag(bool& out) {
+  return [&out](const toml::node& node) -> std::optional<std::string> {
+    const auto value = node.value_exact<bool>();
+    if (!value) return "must be true or false";
+    out = *value;
+    return std::nullopt;
+  };
+}
+
+template <class T>
+Reader integer(T& out, std::int64_t least, std::int64_t most) {
+  return [&out, least, most](const toml::node& node) -> std::optional<std::string> {
+    const auto value = node.value_exact<std::int64_t>();
+    if (!value || *value < least || *value > most) {
+      return "must be a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+    }
+    out = static_cast<T>(*value);
+    return std::nullopt;
+  };
+}
+
+// A string with a unit, within bounds told in the same unit words.
+template <class T, class Parse>
+Reader measure(T& out, Parse parse, std::int64_t least, std::int64_t most, const char* range) {
+  return [&out, parse, least, most, range](const toml::node& node) -> std::optional<std::string> {
+    const auto value = node.value_exact<std::string>();
+    if (!value) return std::string("must be a string with a unit, allowed is ") + range;
+    const auto parsed = parse(*value);
+    if (!parsed.ok()) return parsed.error().message;
+    const auto number = static_cast<std::int64_t>(parsed.value());
+    if (number < least || number > most) return "\"" + *value + "\" is out of range, allowed is " + range;
+    out = static_cast<T>(number);
+    return std::nullopt;
+  };
+}
+
+template <class T>
+Reader choice(T& out, std::vector<std::pair<std::string_view, T>> allowed) {
+  return [&out, allowed](const toml::node& node) -> std::optional<std::string> {
+    const auto value = node.value_exact<std::string>();
+    std::string names;
+    for (const auto& [name, meaning] : allowed) {
+      if (value && *value == name) {
+        out = meaning;
+        return std::nullopt;
+      }
+      names += (names.empty() ? "" : ", ") + std::string(name);
+    }
+    return "must be one of " + names;
+  };
+}
+
+std::string known(const Readers& readers) {
+  std::string names;
+  for (const auto& [name, reader] : readers) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+Result<void> read_table(const toml::table& table, const Readers& readers, const Place& place) {
+  for (const auto& [key, node] : table) {
+    const auto found = readers.find(key.str());
+    if (found == readers.end()) return place.error(key, "unknown key; known here are " + known(readers));
+    if (auto wrong = found->second(node)) return place.error(key, *wrong);
+  }
+  return {};
+}
+
+constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kTiB = std::int64_t{1} << 40;
+
+Readers runtime_readers(Config& c) {
+  return {{"mode", choice<WorkerMode>(c.mode, {{"shared", WorkerMode::shared}, {"dedicated", WorkerMode::dedicated}})},
+          {"idle", choice<IdlePolicy>(c.idle, {{"adaptive", IdlePolicy::adaptive},
+                                               {"spin", IdlePolicy::spin},
+                                               {"yield", IdlePolicy::yield}})},
+          {"spin", measure(c.spin_ns, parse_duration, 1, kSecondNs, "1 ns to 1 s")},
+          {"core", integer(c.core, 0, 4095)},
+          {"lane_core", integer(c.lane_core, 0, 4095)},
+          {"slice", measure(c.slice_ns, parse_duration, 5 * kMillisecondNs, 20 * kMillisecondNs, "5 ms to 20 ms")},
+          {"drain", measure(c.drain_ns, parse_duration, kMillisecondNs, 600 * kSecondNs, "1 ms to 10 min")}};
+}
+
+Readers memory_readers(Config& c) {
+  return {{"receive_arena", measure(c.receive_arena_bytes, parse_bytes, kMiB, kTiB, "1 MiB to 1 TiB")},
+          {"agent_arena", measure(c.agent_arena_bytes, parse_bytes, kMiB, kTiB, "1 MiB to 1 TiB")},
+          {"tables", measure(c.table_bytes, parse_bytes, 16 * kMiB, kTiB, "16 MiB to 1 TiB")},
+          {"max_blocks", integer(c.max_blocks, 1024, 1 << 26)},
+          {"hugepages", flag(c.hugepages)},
+          {"lock", flag(c.lock_memory)}};
+}
+
+Readers tcp_readers(Config& c) {
+  return {{"listen", text(c.tcp_listen)},
+          {"psk_file", text(c.psk_file)},
+          {"insecure", flag(c.insecure)},
+          {"congestion", text(c.congestion)},
+          {"pacing", measure(c.pacing_bytes_per_s, parse_rate, 1'000, INT64_MAX, "at least 8 kbit/s")},
+          {"rate_hint", measure(c.rate_hint_bytes_per_s, parse_rate, 1'000, INT64_MAX, "at least 8 kbit/s")},
+          {"force_epoll", flag(c.force_epoll)}};
+}
+
+Readers transfer_readers(Config& c) {
+  return {{"integrity", flag(c.integrity)},
+          {"medium", choice<Medium>(c.policy, {{"automatic", Medium::automatic},
+                                               {"tokens", Medium::tokens},
+                                               {"full", Medium::full},
+                                               {"int8", Medium::int8}})},
+          {"eager_limit", measure(c.eager_limit_bytes, parse_bytes, 1, 16 * 1024, "1 B to 16 KiB")},
+          {"window_tokens", integer(c.window_tokens, 0, 1 << 20)},
+          {"keepalive", measure(c.keepalive_ns, parse_duration, 10 * kMillisecondNs, 60 * kSecondNs, "10 ms to 1 min")},
+          {"dead_after",
+           measure(c.dead_after_ns, parse_duration, 20 * kMillisecondNs, 600 * kSecondNs, "20 ms to 10 min")}};
+}
+
+Readers log_readers(Config& c) {
+  return {{"level", choice<std::string>(c.log_level, {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"},
+                                                      {"error", "error"}})}};
+}
+
+// An array of tables, each read by `make(element)`.
+template <class T, class Make>
+Reader list(std::vector<T>& out, std::string_view file, const std::string& section, Make make) {
+  return [&out, file, section, make](const toml::node& node) -> std::optional<std::string> {
+    const toml::array* array = node.as_array();
+    if (array == nullptr) return "must be an array of tables, [[" + section + "]]";
+    for (const toml::node& element : *array) {
+      const toml::table* table = element.as_table();
+      if (table == nullptr) return "must be an array of tables, [[" + section + "]]";
+      T item;
+      if (auto read = read_table(*table, make(item), Place(file, section)); !read.ok()) return read.error().message;
+      out.push_back(std::move(item));
+    }
+    return std::nullopt;
+  };
+}
+
+Reader section(std::string_view file, const std::string& name, Readers readers) {
+  return [file, name, readers = std::move(readers)](const toml::node& node) -> std::optional<std::string> {
+    const toml::table* table = node.as_table();
+    if (table == nullptr) return "must be a table, [" + name + "]";
+    if (auto read = read_table(*table, readers, Place(file, name)); !read.ok()) return read.error().message;
+    return std::nullopt;
+  };
+}
+
+Readers top_readers(Config& c, std::string_view file) {
+  Readers attach{{"socket", text(c.socket)},
+                 {"max_agents", integer(c.max_agents, 1, 65'536)},
+                 {"any_uid", flag(c.any_uid)},
+                 {"tenant", list(c.tenants, file, "attach.tenant", [](TenantRule& rule) {
+                    return Readers{{"uid", integer(rule.uid, 0, UINT32_MAX)}, {"name", text(rule.tenant)}};
+                  })}};
+  return {{"node", section(file, "node", {{"id", integer(c.node_id, 1, INT64_MAX)}})},
+          {"runtime", section(file, "runtime", runtime_readers(c))},
+          {"attach", section(file, "attach", std::move(attach))},
+          {"memory", section(file, "memory", memory_readers(c))},
+          {"tcp", section(file, "tcp", tcp_readers(c))},
+          {"shm", section(file, "shm", {{"listen", text(c.shm_listen)}})},
+          {"transfer", section(file, "transfer", transfer_readers(c))},
+          {"log", section(file, "log", log_readers(c))},
+          {"peer", list(c.peers, file, "peer", [](PeerConfig& peer) {
+             return Readers{{"address", text(peer.address)}, {"transport", text(peer.transport)}};
+           })}};
+}
+
+}  // namespace
+
+Result<Config> parse_config(std::string_view text, std::string_view name) {
+  const std::string file(name);
+  if (text.size() > kMaxConfigBytes) {
+    return Error{{Code::too_large, Scope::engine}, file + ": larger than 1 MiB, this is no configuration"};
+  }
+  if (text.find('\0') != std::string_view::npos) {
+    return Error{{Code::invalid_argument, Scope::engine}, file + ": holds a zero byte, this is no text file"};
+  }
+  if (text.starts_with("\xEF\xBB\xBF")) {
+    return Error{{Code::invalid_argument, Scope::engine}, file + ": starts with a byte order mark; save it without"};
+  }
+  toml::parse_result parsed = toml::parse(text, file);
+  if (!parsed) {
+    const toml::parse_error& error = parsed.error();
+    return Error{{Code::invalid_argument, Scope::engine},
+                 file + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description())};
+  }
+  Config config;
+  for (const auto& [key, node] : parsed.table()) {
+    const Readers readers = top_readers(config, file);
+    const auto found = readers.find(key.str());
+    if (found == readers.end()) {
+      return Place(file, "").error(key, "unknown key or section; known are " + known(readers));
+    }
+    if (auto wrong = found->second(node)) {
+      // Errors of inner keys name their own line already.
+      if (wrong->starts_with(file)) return Error{{Code::invalid_argument, Scope::engine}, *wrong};
+      return Place(file, "").error(key, *wrong);
+    }
+  }
+  if (auto valid = validate(config); !valid.ok()) {
+    return Error{valid.error().status, file + ": " + valid.error().message};
+  }
+  return config;
+}
+
+Result<Config> load_config(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) {
+    return Error{{Code::not_found, Scope::engine, errno}, path + ": " + std::strerror(errno)};
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return Error{{Code::invalid_argument, Scope::engine}, path + ": is not a regular file"};
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error{{Code::permission_denied, Scope::engine, errno}, path + ": " + std::strerror(errno)};
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return parse_config(text, path);
+}
+
+}  // namespace kvrail::engine

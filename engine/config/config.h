@@ -1,0 +1,91 @@
+// The configuration of kvraild: one struct, read once from a TOML file, validated as a whole, and
+// never changed after start. An unknown key, a bad unit or a contradiction refuses to start, with
+// one line that names the key, the value, what is allowed and the remedy. docs/config.md lists all keys.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvrail/base/result.h"
+#include "kvrail/base/time.h"
+#include "kvrail/types.h"
+
+namespace kvrail::engine {
+
+enum class WorkerMode : std::uint8_t { shared, dedicated };
+enum class IdlePolicy : std::uint8_t { adaptive, spin, yield };
+
+struct PeerConfig {
+  std::string address;             // "host:port", "[v6]:port" (tcp) or a path (shm)
+  std::string transport = "tcp";   // tcp | shm
+};
+
+// Which tenant a local user belongs to; without a rule the tenant is "uid-N".
+struct TenantRule {
+  std::uint32_t uid = 0;
+  std::string tenant;
+};
+
+struct Config {
+  // [node]
+  NodeId node_id = 0;              // 0: drawn at random at start
+  // [runtime]
+  WorkerMode mode = WorkerMode::shared;
+  IdlePolicy idle = IdlePolicy::adaptive;
+  TimeNs spin_ns = -1;             // -1: 20 us where the worker has a core of its own, else 0
+  std::int32_t core = -1;          // pin the scheduler worker; -1: do not pin
+  std::int32_t lane_core = -1;     // dedicated mode: pin the lane worker
+  TimeNs slice_ns = 10 * kMillisecondNs;
+  TimeNs drain_ns = 10 * kSecondNs;
+  // [attach]
+  std::string socket = "/run/kvrail/kvraild.sock";
+  std::uint32_t max_agents = 256;
+  std::vector<TenantRule> tenants; // [[attach.tenant]] uid, name
+  bool any_uid = false;            // false: only root, the daemon's own user and users with a rule
+  // [memory]
+  std::uint64_t receive_arena_bytes = 256ULL << 20;
+  std::uint64_t agent_arena_bytes = 64ULL << 20;
+  std::uint64_t table_bytes = 256ULL << 20;
+  std::uint32_t max_blocks = 1U << 18;
+  bool hugepages = false;
+  bool lock_memory = false;
+  // [tcp]
+  std::string tcp_listen;          // empty: does not listen
+  std::string psk_file;
+  bool insecure = false;           // listen beyond loopback without a key
+  std::string congestion;          // empty: cubic on loopback, the system's default elsewhere
+  std::uint64_t pacing_bytes_per_s = 0;   // 0: off
+  std::uint64_t rate_hint_bytes_per_s = 0;
+  bool force_epoll = false;
+  // [shm]
+  std::string shm_listen;          // empty: off
+  // [transfer]
+  bool integrity = true;
+  Medium policy = Medium::automatic;
+  std::uint32_t eager_limit_bytes = 16 * 1024;
+  std::uint32_t window_tokens = 0;
+  TimeNs keepalive_ns = kSecondNs;
+  TimeNs dead_after_ns = 2'500 * kMillisecondNs;
+  // [log]
+  std::string log_level = "info";
+  // [[peer]]
+  std::vector<PeerConfig> peers;
+};
+
+// Parses and validates. `name` is what errors call the text (a path).
+[[nodiscard]] Result<Config> parse_config(std::string_view text, std::string_view name);
+[[nodiscard]] Result<Config> load_config(const std::string& path);
+// Relations between settings; parse_config calls it, a program that builds a Config by hand must.
+[[nodiscard]] Result<void> validate(const Config& config);
+
+// "64 MiB", "1GiB", "4096 B": an integer and one of B, KiB, MiB, GiB, TiB; no fraction, no bare
+// number. Refuses 0, overflow and anything else.
+[[nodiscard]] Result<std::uint64_t> parse_bytes(std::string_view text);
+// "20us", "10 ms", "2s", "5min".
+[[nodiscard]] Result<TimeNs> parse_duration(std::string_view text);
+// "1 Gbit/s", "125 MB/s": bytes per second out.
+[[nodiscard]] Result<std::uint64_t> parse_rate(std::string_view text);
+
+}  // namespace kvrail::engine

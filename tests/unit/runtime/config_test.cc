@@ -1,0 +1,113 @@
+#include "engine/config/config.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+namespace kvrail::engine {
+namespace {
+
+std::string refusal(std::string_view text) {
+  const auto config = parse_config(text, "k.toml");
+  return config.ok() ? "accepted" : config.error().message;
+}
+
+bool says(std::string_view text, std::string_view part) {
+  const std::string message = refusal(text);
+  INFO(message);
+  return message.find(part) != std::string::npos && message.find('\n') == std::string::npos;
+}
+
+TEST_CASE("config / an empty file is the defaults, a full one is read") {
+  CHECK(parse_config("", "k.toml").ok());
+  const auto config = parse_config(R"(
+[node]
+id = 7
+[runtime]
+mode = "dedicated"
+idle = "spin"
+core = 0
+lane_core = 1
+slice = "5 ms"
+[attach]
+socket = "/tmp/a.sock"
+[[attach.tenant]]
+uid = 1000
+name = "red"
+[memory]
+receive_arena = "1 GiB"
+[tcp]
+listen = "127.0.0.1:7400"
+pacing = "1 Gbit/s"
+[transfer]
+medium = "int8"
+integrity = false
+[[peer]]
+address = "127.0.0.1:7401"
+[[peer]]
+address = "/tmp/b.sock"
+transport = "shm"
+)",
+                                   "k.toml");
+  REQUIRE_MESSAGE(config.ok(), (config.ok() ? "" : config.error().message));
+  const Config& c = config.value();
+  CHECK(c.node_id == 7);
+  CHECK(c.mode == WorkerMode::dedicated);
+  CHECK(c.slice_ns == 5 * kMillisecondNs);
+  CHECK(c.receive_arena_bytes == 1ULL << 30);
+  CHECK(c.pacing_bytes_per_s == 125'000'000);
+  CHECK(c.policy == Medium::int8);
+  CHECK_FALSE(c.integrity);
+  REQUIRE(c.peers.size() == 2);
+  CHECK(c.peers[1].transport == "shm");
+  REQUIRE(c.tenants.size() == 1);
+  CHECK(c.tenants[0].tenant == "red");
+}
+
+TEST_CASE("config / what is wrong is named with file, line, key and remedy, on one line") {
+  CHECK(says("[runtime]\nslise = \"10 ms\"\n", "k.toml:2: runtime.slise: unknown key; known here are"));
+  CHECK(says("[runtme]\n", "unknown key or section; known are attach"));
+  CHECK(says("[runtime]\nslice = 10\n", "runtime.slice: must be a string with a unit"));
+  CHECK(says("[runtime]\nslice = \"10\"\n", "needs one of the units ns, us, ms, s, min"));
+  CHECK(says("[runtime]\nslice = \"50 ms\"\n", "out of range, allowed is 5 ms to 20 ms"));
+  CHECK(says("[memory]\nreceive_arena = \"64G\"\n", "needs one of the units B, KiB, MiB, GiB, TiB"));
+  CHECK(says("[memory]\nreceive_arena = \"0 MiB\"\n", "must be greater than zero"));
+  CHECK(says("[memory]\nreceive_arena = \"-1 MiB\"\n", "is not a number with a unit"));
+  CHECK(says("[memory]\nreceive_arena = \"99999999999999999999 B\"\n", "is too large"));
+  CHECK(says("[memory]\nreceive_arena = \"18446744073709551615 TiB\"\n", "is too large"));
+  CHECK(says("[memory]\nreceive_arena = \"1e30 B\"\n", "needs one of the units"));
+  CHECK(says("[node]\nid = 0\n", "must be a whole number from 1"));
+  CHECK(says("[node]\nid = 1\nid = 2\n", "k.toml:3:"));
+  CHECK(says("[Node]\nid = 1\n", "unknown key or section"));
+  CHECK(says("[node\n", "k.toml:1:"));
+  CHECK(says("peer = 3\n", "must be an array of tables"));
+  CHECK(says("[[peer]]\naddres = \"x\"\n", "peer.addres: unknown key; known here are address, transport"));
+  CHECK(says("[[peer]]\naddress = \"a:1\"\ntransport = \"udp\"\n", "not one of tcp, shm"));
+  CHECK(says("[[peer]]\naddress = \"a:1\"\n[[peer]]\naddress = \"a:1\"\n", "stands twice"));
+  CHECK(says("[[attach.tenant]]\nuid = 1\nname = \"a b\"\n", "must not hold spaces"));
+  CHECK(says(std::string("a\0b", 3), "holds a zero byte"));
+  CHECK(says("\xEF\xBB\xBF[node]\n", "byte order mark"));
+  CHECK(says(std::string(2 << 20, ' '), "larger than 1 MiB"));
+  CHECK(says("[attach]\nsocket = \"" + std::string(200, 'x') + "\"\n", "longer than 107 bytes"));
+  CHECK(says("[transfer]\nkeepalive = \"2 s\"\ndead_after = \"3 s\"\n", "at least twice"));
+  CHECK(says("[runtime]\nlane_core = 1\n", "only with runtime.mode"));
+}
+
+TEST_CASE("config / listening beyond loopback needs a key or a word that says so") {
+  CHECK(refusal("[tcp]\nlisten = \"127.0.0.1:1\"\n") == "accepted");
+  CHECK(refusal("[tcp]\nlisten = \"[::1]:1\"\n") == "accepted");
+  CHECK(says("[tcp]\nlisten = \"0.0.0.0:1\"\n", "set tcp.psk_file"));
+  CHECK(says("[tcp]\nlisten = \"10.0.0.1:1\"\n", "set tcp.psk_file"));
+  CHECK(refusal("[tcp]\nlisten = \"10.0.0.1:1\"\ninsecure = true\n") == "accepted");
+  CHECK(refusal("[tcp]\nlisten = \"10.0.0.1:1\"\npsk_file = \"/k\"\n") == "accepted");
+  CHECK(says("[tcp]\ninsecure = true\npsk_file = \"/k\"\n", "contradicts"));
+}
+
+TEST_CASE("config / a file that is none is refused") {
+  CHECK(load_config("/nonexistent.toml").error().message.find("No such file") != std::string::npos);
+  CHECK(load_config("/tmp").error().message.find("not a regular file") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvrail::engine
