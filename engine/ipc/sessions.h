@@ -1,0 +1,83 @@
+// All sessions of one worker: adopts what the attaching threads hand over, polls the submit rings,
+// and is the core's AgentSink.
+//
+// Thread: the worker, but for create() and claim_link(). The worker's loop is
+//   sessions.control();                     // rare; may block and allocate
+//   { sessions.poll(now, budget); node.cycle(now); }
+//   to park: sessions.arm() and then poll() with wait_fd() among the descriptors.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/core/agent_port.h"
+#include "engine/ipc/agent_session.h"
+#include "engine/ipc/session_host.h"
+#include "engine/ipc/session_link.h"
+#include "kvrail/base/result.h"
+
+namespace kvrail::engine::ipc {
+
+struct SessionsOptions {
+  std::uint32_t max_agents = 256;      // as StoreOptions::max_agents
+  std::uint32_t max_links = 16;        // one for the attach server, one per embedding thread
+  std::size_t records_per_session = 32;  // handled in one poll()
+};
+
+class Sessions final : public AgentSink {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Sessions>> create(const SessionsOptions& options, SessionHost& host);
+  ~Sessions() override;
+
+  // Any thread. A link for one attaching thread, nullptr when all are taken; give it back when no
+  // session of it lives.
+  [[nodiscard]] SessionLink* claim_link() noexcept;
+  void give_back_link(SessionLink* link) noexcept;
+
+  // Commands of all links. Returns how many were handled.
+  std::size_t control();
+  // Records of all sessions, up to `budget`, going on where the last call stopped.
+  std::size_t poll(TimeNs now_ns, std::size_t budget) noexcept;
+  [[nodiscard]] bool try_push(AgentHandle agent, const AgentEvent& event) noexcept override;
+
+  // One descriptor for all rings and links; readable when there is something to poll, provided that
+  // arm() said true before. False: there is work now.
+  [[nodiscard]] int wait_fd() const noexcept { return epoll_.get(); }
+  [[nodiscard]] bool arm() noexcept;
+
+  [[nodiscard]] std::size_t size() const noexcept { return live_.size(); }
+  // Sums over all sessions, those that are gone included.
+  [[nodiscard]] SessionCounters counters() const noexcept;
+
+ private:
+  struct Entry {
+    AgentSession* session = nullptr;
+    SessionLink* link = nullptr;
+  };
+
+  Sessions(const SessionsOptions& options, SessionHost& host);
+  void adopt(SessionLink& link, const SessionCommand& command);
+  [[nodiscard]] Result<void> admit(AgentSession& session, bool fds, SessionNotice& notice);
+  void look_up(SessionLink& link, const SessionCommand& command);
+  void import(SessionLink& link, const SessionCommand& command);
+  void drop(std::size_t index, DropReason reason) noexcept;
+  [[nodiscard]] std::size_t find(std::uint64_t id) const noexcept;
+  void disarm() noexcept;
+
+  SessionsOptions options_;
+  SessionHost& host_;
+  UniqueFd epoll_;
+  std::vector<std::unique_ptr<SessionLink>> links_;
+  std::unique_ptr<std::atomic<bool>[]> claimed_;
+  std::vector<Entry> live_;                      // capacity taken at creation
+  std::vector<AgentSession*> by_agent_;          // AgentHandle::index -> session
+  std::vector<std::byte> payload_;               // the one private copy of a record's payload
+  std::size_t next_ = 0;
+  bool armed_ = false;
+  SessionCounters gone_;
+};
+
+}  // namespace kvrail::engine::ipc
