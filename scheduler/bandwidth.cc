@@ -1,0 +1,229 @@
+#include "scheduler/bandwidth.h"
+
+#include <algorithm>
+
+#include "kvrail/base/bits.h"
+#include "scheduler/exp_table.h"
+
+namespace kvrail::scheduler {
+namespace {
+
+constexpr std::uint64_t kPpm = 1'000'000;
+constexpr std::uint64_t kNsPerS = 1'000'000'000;
+// Below this no clock read once per duty cycle measures a rate.
+constexpr TimeNs kLeastIntervalNs = 1000;
+
+std::uint64_t clamp_rate(std::uint64_t rate) noexcept {
+  return std::clamp(rate, BandwidthEstimator::kLeastRate, BandwidthEstimator::kMostRate);
+}
+bool is_slow(std::uint64_t rate, std::uint64_t capacity) noexcept { return rate * 10 < capacity * 7; }
+std::size_t octave_of(std::uint32_t bytes) noexcept {
+  const unsigned log2 = log2_floor(std::max<std::uint32_t>(bytes, 1));
+  return log2 < 12 ? 0 : std::min<std::size_t>(log2 - 11, 7);
+}
+
+}  // namespace
+
+// ---- WindowedMax ----
+
+void WindowedMax::reset(std::uint64_t value, std::uint64_t round) noexcept {
+  slots_.fill(Slot{value, round});
+}
+
+void WindowedMax::update(std::uint64_t value, std::uint64_t round) noexcept {
+  if (value >= slots_[0].value || round - slots_[2].round > kRounds) {
+    reset(value, round);
+    return;
+  }
+  if (value >= slots_[1].value) {
+    slots_[1] = slots_[2] = Slot{value, round};
+  } else if (value >= slots_[2].value) {
+    slots_[2] = Slot{value, round};
+  }
+  // When the best leaves the window the runners-up move forward; while it stays, the runners-up
+  // are renewed each quarter of the window so that they are recent when needed.
+  if (round - slots_[0].round > kRounds) {
+    slots_[0] = slots_[1];
+    slots_[1] = slots_[2];
+    slots_[2] = Slot{value, round};
+    if (round - slots_[0].round > kRounds) {
+      slots_[0] = slots_[1];
+      slots_[1] = slots_[2];
+    }
+  } else if (slots_[1].round == slots_[0].round && round - slots_[1].round > kRounds / 4) {
+    slots_[1] = slots_[2] = Slot{value, round};
+  } else if (slots_[2].round == slots_[1].round && round - slots_[2].round > kRounds / 2) {
+    slots_[2] = Slot{value, round};
+  }
+}
+
+// ---- PlanningRate ----
+
+void PlanningRate::reset(std::uint64_t rate) noexcept {
+  count_ = next_ = 0;
+  value_ = rate;
+}
+
+std::uint64_t PlanningRate::harmonic_mean() const noexcept {
+  Wide inverse = 0;  // sum of 2^64 / rate
+  for (std::size_t i = 0; i < count_; ++i) inverse += (Wide{1} << 64) / rates_[i];
+  return static_cast<std::uint64_t>((Wide{count_} << 64) / inverse);
+}
+
+void PlanningRate::update(std::uint64_t rate) noexcept {
+  // The belief before the first sample is no prediction to be held against the lane.
+  std::uint64_t error_ppm = 0;
+  if (count_ > 0) {
+    const std::uint64_t predicted = harmonic_mean();
+    error_ppm = mul_div(predicted > rate ? predicted - rate : rate - predicted, kPpm, rate);
+  }
+  rates_[next_] = rate;
+  errors_ppm_[next_] = error_ppm;
+  next_ = (next_ + 1) % kSamples;
+  count_ = std::min(count_ + 1, kSamples);
+  const auto most = *std::max_element(errors_ppm_.begin(), errors_ppm_.begin() + static_cast<std::ptrdiff_t>(count_));
+  value_ = clamp_rate(mul_div(harmonic_mean(), kPpm, kPpm + most));
+}
+
+// ---- BandwidthEstimator ----
+
+void BandwidthEstimator::start(std::uint64_t rate_hint, TimeNs now_ns) noexcept {
+  *this = BandwidthEstimator{};
+  capacity_.reset(clamp_rate(rate_hint), 0);
+  planning_.reset(clamp_rate(rate_hint));
+  delivered_ns_ = first_post_ns_ = confirmed_ns_ = now_ns;
+}
+
+PostMark BandwidthEstimator::post(TimeNs now_ns, std::uint32_t bytes, std::uint64_t in_flight_before,
+                                  bool window_growing) noexcept {
+  if (in_flight_before == 0) {
+    // After a pause both intervals start anew. What is posted until the first completion measures
+    // the start, not the lane.
+    first_post_ns_ = delivered_ns_ = std::max(now_ns, delivered_ns_);
+    limited_until_ = delivered_;
+  }
+  PostMark mark;
+  mark.delivered = delivered_;
+  mark.delivered_ns = delivered_ns_;
+  mark.first_post_ns = first_post_ns_;
+  mark.posted_ns = now_ns;
+  mark.in_flight = in_flight_before + bytes;
+  mark.bytes = bytes;
+  mark.limited = delivered_ <= limited_until_;
+  mark.window_growing = window_growing;
+  mark.alone = in_flight_before == 0;
+  return mark;
+}
+
+bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns, TimeNs completed_ns) noexcept {
+  delivered_ += mark.bytes;
+  delivered_ns_ = std::max(delivered_ns_, completed_ns);
+  first_post_ns_ = std::max(first_post_ns_, mark.posted_ns);
+  const TimeNs total_ns = std::max<TimeNs>(completed_ns - posted_ns, 0);
+  if (mark.delivered >= round_end_) {
+    ++round_;
+    round_end_ = delivered_;
+  }
+  note_least(mark, total_ns, completed_ns);
+
+  const TimeNs interval = std::max(completed_ns - mark.delivered_ns, mark.posted_ns - mark.first_post_ns);
+  if (interval < kLeastIntervalNs) return false;
+  const std::uint64_t rate =
+      clamp_rate(mul_div(delivered_ - mark.delivered, kNsPerS, static_cast<std::uint64_t>(interval)));
+  // A growing window limits the rate only while chunks return without queueing behind each other.
+  const TimeNs unqueued_ns = std::max<TimeNs>(round_trip_ns_, 0) + sending_ns(mark.bytes, capacity());
+  const bool queued = total_ns / 5 >= unqueued_ns / 4;
+  const bool limited = mark.limited || (mark.window_growing && !queued);
+
+  bool slower = false;
+  if (limited) {
+    slower = note_pair(mark, completed_ns);
+  } else {
+    pairs_ = 0;
+    slower = note_slow(rate, mark, completed_ns);
+  }
+  if (slower) return true;
+  if (!limited || rate > capacity()) capacity_.update(rate, round_);
+  if ((!limited || rate > planning()) && planned_round_ != round_) {
+    planned_round_ = round_;
+    planning_.update(rate);
+  }
+  refresh_round_trip();
+  return false;
+}
+
+void BandwidthEstimator::note_least(const PostMark& mark, TimeNs total_ns, TimeNs completed_ns) noexcept {
+  if (mark.alone) {
+    if (completed_ns - confirmed_ns_ > kLeastWindowNs) least_.fill(Least{});
+    confirmed_ns_ = completed_ns;
+  }
+  Least& least = least_[octave_of(mark.bytes)];
+  if (least.total_ns < 0 || total_ns < least.total_ns) least = Least{total_ns, mark.bytes};
+  refresh_round_trip();
+}
+
+void BandwidthEstimator::refresh_round_trip() noexcept {
+  TimeNs best = -1;
+  for (const Least& least : least_) {
+    if (least.total_ns < 0) continue;
+    const TimeNs rest = std::max<TimeNs>(least.total_ns - sending_ns(least.bytes, capacity()), 0);
+    if (best < 0 || rest < best) best = rest;
+  }
+  round_trip_ns_ = best;
+}
+
+void BandwidthEstimator::forget_round_trip() noexcept {
+  least_.fill(Least{});
+  round_trip_ns_ = -1;
+}
+
+// Two slow samples in a row, the second posted after the first was seen: what a pause of the
+// machine delays was in flight together and counts once.
+bool BandwidthEstimator::note_slow(std::uint64_t rate, const PostMark& mark, TimeNs completed_ns) noexcept {
+  if (!is_slow(rate, capacity())) {
+    slow_ = false;
+    return false;
+  }
+  if (!slow_) {
+    slow_ = true;
+    slow_seen_ns_ = completed_ns;
+    slow_rate_ = rate;
+    return false;
+  }
+  slow_rate_ = std::max(slow_rate_, rate);
+  if (mark.posted_ns < slow_seen_ns_) return false;
+  restart_at(slow_rate_);
+  return true;
+}
+
+bool BandwidthEstimator::note_pair(const PostMark& mark, TimeNs completed_ns) noexcept {
+  const bool together = last_posted_ns_ == mark.posted_ns && !mark.alone;
+  const TimeNs spacing = completed_ns - last_completed_ns_;
+  last_posted_ns_ = mark.posted_ns;
+  last_completed_ns_ = completed_ns;
+  // Short tails say more about the poller's rhythm than about the lane.
+  if (!together || mark.bytes < 16 * 1024) return false;
+  pair_rates_[pairs_++] = spacing < kLeastIntervalNs
+                              ? kMostRate
+                              : clamp_rate(mul_div(mark.bytes, kNsPerS, static_cast<std::uint64_t>(spacing)));
+  if (pairs_ < kPairs) return false;
+  pairs_ = 0;
+  std::array<std::uint64_t, kPairs> sorted = pair_rates_;
+  std::nth_element(sorted.begin(), sorted.begin() + kPairs / 2, sorted.end());
+  const std::uint64_t median = sorted[kPairs / 2];
+  if (!is_slow(median, capacity())) return false;
+  restart_at(median);
+  return true;
+}
+
+void BandwidthEstimator::restart_at(std::uint64_t rate) noexcept {
+  capacity_.reset(rate, round_);
+  planning_.reset(rate);
+  planned_round_ = round_;
+  slow_ = false;
+  pairs_ = 0;
+  // Times measured at the old rate would give a round trip that is too short.
+  forget_round_trip();
+}
+
+}  // namespace kvrail::scheduler

@@ -1,0 +1,38 @@
+// One flow as the scheduler keeps it, and the fixed table that holds them. Slots never move, so
+// lists link flows by pointer.
+#pragma once
+
+#include <cstdint>
+
+#include "kvrail/base/handle.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/timer_wheel.h"
+#include "scheduler/urgency.h"
+
+namespace kvrail::scheduler {
+
+// A higher class overtakes the lower ones; background has its floor (background_share.h).
+enum class FlowClass : std::uint8_t { background = 0, ordinary = 1, critical = 2 };
+inline constexpr std::size_t kClasses = 3;
+
+struct Flow : TimerNode {
+  Flow* ring_prev = nullptr;
+  Flow* ring_next = nullptr;
+  FlowHandle self;
+  std::uint64_t cookie = 0;
+  std::uint64_t total = 0;
+  std::uint64_t ready = 0;
+  std::uint64_t cursor = 0;      // the next byte to post
+  std::int64_t deficit = 0;      // bytes left of its turn; below 0: overdrawn
+  UrgencyLaw law;
+  LaneIndex lane = 0;
+  std::uint32_t weight = 1;
+  std::uint32_t level = 0;
+  FlowClass flow_class = FlowClass::ordinary;
+  bool listed = false;           // in the ring of its level: it has bytes that may be posted
+  bool in_turn = false;
+};
+
+using FlowTable = SlotTable<Flow, FlowTag>;
+
+}  // namespace kvrail::scheduler
