@@ -1,0 +1,403 @@
+#include "transport/tcp/core.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/tcp/tags.h"
+
+namespace kvrail::transport::tcp {
+namespace {
+
+constexpr std::size_t kScratchBytes = 256 * 1024;
+// Passes over what is ready in one poll(): enough to answer at once to what arrived at once,
+// bounded so that a fast peer can't keep the Worker here.
+constexpr int kRoundsPerPoll = 4;
+constexpr std::uint32_t kMaxLanes = 1024;
+constexpr TimeNs kQuitPatienceNs = kSecondNs;
+
+Error bad_option(const char* sentence) { return Error{{Code::invalid_argument}, sentence}; }
+
+Result<void> check(const TcpOptions& options) {
+  if (options.node == 0 || options.incarnation == 0) {
+    return bad_option("tcp: node and incarnation must not be 0");
+  }
+  if (options.max_lanes == 0 || options.max_lanes > kMaxLanes) {
+    return bad_option("tcp: max_lanes must be 1 to 1024");
+  }
+  if (options.max_half_open == 0 || options.max_half_open > kMaxLanes) {
+    return bad_option("tcp: max_half_open must be 1 to 1024");
+  }
+  if (options.max_leases == 0 || options.max_leases > wire::kMaxLeaseSlots) {
+    return bad_option("tcp: max_leases must be 1 to 4096");
+  }
+  if (!is_power_of_two(options.max_chunks_in_flight) || options.max_chunks_in_flight > 65536) {
+    return bad_option("tcp: max_chunks_in_flight must be a power of two up to 65536");
+  }
+  if (options.max_chunk_bytes == 0 || options.max_chunk_bytes > wire::kMaxChunkBytes) {
+    return bad_option("tcp: max_chunk_bytes must be 1 to 1 MiB");
+  }
+  if (!is_power_of_two(options.frame_queue_bytes) ||
+      options.frame_queue_bytes < 2 * wire::kMaxMessageBytes ||
+      options.frame_queue_bytes > (1U << 30)) {
+    return bad_option("tcp: frame_queue_bytes must be a power of two from 128 KiB to 1 GiB");
+  }
+  if (options.handshake_timeout_ns <= 0 || options.half_lane_timeout_ns <= 0) {
+    return bad_option("tcp: time-outs must be positive");
+  }
+  return check_congestion_control(options.congestion_control);
+}
+
+struct ChosenIo {
+  std::unique_ptr<SocketIo> io;
+  std::string warning;
+};
+
+Result<ChosenIo> choose_io(const TcpOptions& options, const SocketIoLimits& limits) {
+  ChosenIo chosen;
+  if (options.io != IoChoice::epoll) {
+    Result<std::unique_ptr<SocketIo>> uring = make_uring_io(limits);
+    if (uring) {
+      chosen.io = std::move(uring).value();
+      return Result<ChosenIo>(std::move(chosen));
+    }
+    if (options.io == IoChoice::io_uring) {
+      return std::move(uring).error();
+    }
+    chosen.warning = uring.error().message + "; tcp uses epoll instead (slower, same results). " +
+                     "Allow io_uring in the seccomp profile or set kernel.io_uring_disabled=0";
+  }
+  Result<std::unique_ptr<SocketIo>> epoll = make_epoll_io(limits);
+  if (!epoll) {
+    return std::move(epoll).error();
+  }
+  chosen.io = std::move(epoll).value();
+  return Result<ChosenIo>(std::move(chosen));
+}
+
+std::uint32_t sockets_needed(const TcpOptions& options) noexcept {
+  return 2 * options.max_lanes + options.max_half_open + 1;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TcpTransport>> TcpTransport::create(const TcpOptions& options) {
+  if (Result<void> good = check(options); !good) {
+    return std::move(good).error();
+  }
+  Result<ChosenIo> chosen = choose_io(options, SocketIoLimits{sockets_needed(options)});
+  if (!chosen) {
+    return std::move(chosen).error();
+  }
+  auto core = std::make_unique<Core>(options, std::move(chosen->io), std::move(chosen->warning));
+  if (!options.listen_address.empty()) {
+    Result<Listening> listening = make_listen_socket(options);
+    if (!listening) {
+      return std::move(listening).error();
+    }
+    if (const Status status = core->start_listening(*listening); !status.ok()) {
+      ::close(listening->fd);
+      return Error{status, "cannot watch the listening socket: " +
+                               std::string(std::strerror(status.detail))};
+    }
+  }
+  return Result<std::unique_ptr<TcpTransport>>(std::move(core));
+}
+
+Core::Core(const TcpOptions& options, std::unique_ptr<SocketIo> io, std::string warning)
+    : options_(options),
+      warning_(std::move(warning)),
+      scratch_(std::make_unique<std::byte[]>(kScratchBytes)),
+      io_(std::move(io)),
+      leases_(options.max_leases),
+      context_{*io_, leases_, options_, counters_, std::span(scratch_.get(), kScratchBytes), 0, 0},
+      socket_count_(sockets_needed(options)),
+      sockets_(std::make_unique<IoSocket[]>(socket_count_)),
+      dial_addresses_(options.max_lanes),
+      generations_(options.max_lanes, 0),
+      active_((options.max_lanes + 63) / 64, 0),
+      greeters_(options.max_half_open + options.max_lanes) {
+  caps_.name = "tcp";
+  caps_.max_frame_bytes = wire::kMaxMessageBytes;
+  caps_.max_chunk_bytes = options_.max_chunk_bytes;
+  caps_.max_leases = options_.max_leases;
+  caps_.max_chunks_in_flight = options_.max_chunks_in_flight;
+  caps_.verifies_digests = options_.integrity == Integrity::full;
+  free_sockets_.reserve(socket_count_);
+  for (std::uint32_t i = socket_count_; i > 0; --i) {
+    free_sockets_.push_back(&sockets_[i - 1]);
+  }
+  lanes_.reserve(options_.max_lanes);
+  for (std::uint32_t i = 0; i < options_.max_lanes; ++i) {
+    lanes_.push_back(std::make_unique<Lane>(context_, i));
+  }
+}
+
+Core::~Core() {
+  for (std::uint32_t i = 0; i < socket_count_; ++i) {
+    if (sockets_[i].is_open()) {
+      // Ends operations in flight whoever destroys us, the Worker or, after it, another thread.
+      static_cast<void>(::shutdown(sockets_[i].fd, SHUT_RDWR));
+    }
+  }
+  const SteadyClock clock;
+  const TimeNs give_up_ns = clock.now_ns() + kQuitPatienceNs;
+  bool busy = io_->is_owner();
+  while (busy && clock.now_ns() < give_up_ns) {
+    busy = false;
+    for (std::uint32_t i = 0; i < socket_count_; ++i) {
+      io_->cancel(sockets_[i].in);
+      io_->cancel(sockets_[i].out);
+      busy = busy || sockets_[i].is_busy();
+    }
+    io_->pump();
+    while (io_->reap() != nullptr) {
+    }
+  }
+  io_.reset();  // the kernel has let go of every operation before its memory goes
+  for (std::uint32_t i = 0; i < socket_count_; ++i) {
+    if (sockets_[i].is_open()) {
+      ::close(sockets_[i].fd);
+    }
+  }
+}
+
+Lane* Core::find(LaneId id) const noexcept {
+  if (id.index >= lanes_.size() || id.generation == 0 ||
+      generations_[id.index] != id.generation) {
+    return nullptr;
+  }
+  Lane* const lane = lanes_[id.index].get();
+  return lane->state() == LaneState::unused ? nullptr : lane;
+}
+
+std::uint32_t Core::take_lane_slot() noexcept {
+  const auto count = static_cast<std::uint32_t>(lanes_.size());
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t index = (next_lane_ + i) % count;
+    if (lanes_[index]->state() == LaneState::unused) {
+      next_lane_ = (index + 1) % count;
+      return index;
+    }
+  }
+  return Greeter::kNoLane;
+}
+
+LaneId Core::new_id(std::uint32_t index) noexcept {
+  std::uint32_t& generation = generations_[index];
+  generation = generation == UINT32_MAX ? 1 : generation + 1;
+  return LaneId{index, generation};
+}
+
+Result<LaneId> Core::open_lane(std::string_view address, std::uint64_t cookie) {
+  Result<SocketAddress> parsed = parse_address(address);
+  if (!parsed) {
+    return std::move(parsed).error();
+  }
+  if (parsed->is_wildcard()) {
+    return Error{{Code::invalid_argument},
+                 "address '" + to_string(*parsed) +
+                     "' means every interface; dial one that the peer has"};
+  }
+  const std::uint32_t index = take_lane_slot();
+  if (index == Greeter::kNoLane) {
+    return Error{{Code::out_of_capacity, Scope::engine},
+                 "all " + std::to_string(options_.max_lanes) +
+                     " tcp lanes are in use; raise the limit or close one"};
+  }
+  dial_addresses_[index] = *parsed;
+  Lane& lane = *lanes_[index];
+  lane.open(new_id(index), true, cookie, random_u64());
+  if (const Status status = dial_stream(index, LaneKind::control); !status.ok()) {
+    lane.abandon_open();
+    return Error{status, "cannot open a socket to " + to_string(*parsed) + ": " +
+                             std::strerror(status.detail)};
+  }
+  return lane.id();
+}
+
+void Core::close_lane(LaneId id) noexcept {
+  if (Lane* const lane = find(id); lane != nullptr) {
+    end_lane(id.index, Status{Code::cancelled, Scope::lane}, Code::cancelled);
+  }
+}
+
+void Core::end_lane(std::uint32_t index, Status status, Code outcome) noexcept {
+  lanes_[index]->end(status, outcome);
+  for (Greeter& greeter : greeters_) {
+    if (greeter.state() != Greeter::State::unused && greeter.lane() == index) {
+      greeter.abandon(*io_, status);
+    }
+  }
+  activate(index);
+}
+
+bool Core::try_post_frame(LaneId id, std::span<const std::byte> frame) noexcept {
+  Lane* const lane = find(id);
+  if (lane == nullptr || !lane->try_post_frame(frame)) {
+    return false;
+  }
+  activate(id.index);
+  return true;
+}
+
+bool Core::try_post_chunk(LaneId id, const ChunkPost& chunk) noexcept {
+  Lane* const lane = find(id);
+  if (lane == nullptr || !lane->try_post_chunk(chunk)) {
+    return false;
+  }
+  activate(id.index);
+  return true;
+}
+
+void Core::expose(LeaseId lease, NodeId peer, const Payload& sink) noexcept {
+#if defined(KVRAIL_DEBUG)
+  KVRAIL_ASSERT(is_consistent(sink));
+#endif
+  leases_.expose(lease, peer, sink);
+}
+
+void Core::withdraw(LeaseId lease) noexcept {
+  for (auto& lane : lanes_) {
+    lane->on_withdraw(lease);
+  }
+  leases_.withdraw(lease);
+}
+
+Result<void> Core::register_memory(std::byte* base, std::uint64_t bytes, int) {
+  // Sockets copy through the kernel: any mapped memory will do.
+  KVRAIL_ASSERT(base != nullptr && bytes > 0);
+  return {};
+}
+
+void Core::activate(std::uint32_t lane) noexcept {
+  active_[lane / 64] |= std::uint64_t{1} << (lane % 64);
+}
+
+bool Core::any_active() const noexcept {
+  return std::any_of(active_.begin(), active_.end(), [](std::uint64_t word) { return word != 0; });
+}
+
+std::size_t Core::poll(TimeNs now_ns, std::span<Event> events) noexcept {
+  EventSink sink(events);
+  context_.now_ns = now_ns;
+  ++context_.epoch;
+  if (now_ns >= next_deadline_ns_) {
+    run_deadlines();
+  }
+  emit_withdrawn(sink);
+  service_lanes(sink);
+  int rounds = 0;
+  for (; rounds < kRoundsPerPoll; ++rounds) {
+    io_->pump();
+    if (!reap_all()) {
+      break;
+    }
+    service_lanes(sink);
+  }
+  if (rounds == kRoundsPerPoll) {
+    io_->pump();  // what the last pass started is under way while the caller works
+  }
+  emit_withdrawn(sink);
+  return sink.count();
+}
+
+void Core::service_lanes(EventSink& sink) noexcept {
+  for (std::size_t word = 0; word < active_.size(); ++word) {
+    std::uint64_t bits = active_[word];
+    active_[word] = 0;
+    while (bits != 0) {
+      const auto bit = static_cast<std::uint32_t>(std::countr_zero(bits));
+      bits &= bits - 1;
+      const auto index = static_cast<std::uint32_t>(word * 64) + bit;
+      if (lanes_[index]->service(sink)) {
+        activate(index);
+      }
+      if (lanes_[index]->state() == LaneState::ended) {
+        retire_lane(index);
+      }
+    }
+  }
+}
+
+void Core::retire_lane(std::uint32_t index) noexcept {
+  for (const Greeter& greeter : greeters_) {
+    if (greeter.state() != Greeter::State::unused && greeter.lane() == index) {
+      return;  // its socket is still on the way out; its end activates us again
+    }
+  }
+  for (std::size_t stream : {kControl, kBulk}) {
+    if (IoSocket* const socket = lanes_[index]->take_socket(stream); socket != nullptr) {
+      give_socket(socket);
+    }
+  }
+  lanes_[index]->retire();
+}
+
+void Core::emit_withdrawn(EventSink& sink) noexcept {
+  while (leases_.has_withdrawn() && !sink.full()) {
+    sink.add(EventKind::lease_withdrawn).lease = *leases_.next_withdrawn();
+  }
+}
+
+bool Core::reap_all() noexcept {
+  bool any = false;
+  // Bounded by the operations in flight: none is started here but accepts and greetings.
+  for (std::uint32_t i = 0; i < 4 * socket_count_; ++i) {
+    IoOp* const op = io_->reap();
+    if (op == nullptr) {
+      return any;
+    }
+    any = true;
+    dispatch(*op);
+  }
+  return any;
+}
+
+void Core::dispatch(IoOp& op) noexcept {
+  const Tag tag = Tag::unpack(op.socket->tag);
+  switch (tag.owner) {
+    case TagOwner::listener:
+      on_accepted(op);
+      return;
+    case TagOwner::greeter:
+      greeters_[tag.index].on_finished(*io_, op, counters_);
+      on_greeter(tag.index);
+      return;
+    case TagOwner::lane:
+      lanes_[tag.index]->on_finished(tag.stream, op);
+      activate(tag.index);
+      return;
+  }
+  KVRAIL_UNREACHABLE();
+}
+
+bool Core::arm() noexcept {
+  return !any_active() && !leases_.has_withdrawn() && io_->arm();
+}
+
+LaneStats Core::stats(LaneId id) const noexcept {
+  const Lane* const lane = find(id);
+  return lane == nullptr ? LaneStats{} : lane->stats();
+}
+
+IoSocket* Core::take_socket() noexcept {
+  if (free_sockets_.empty()) {
+    return nullptr;
+  }
+  IoSocket* const socket = free_sockets_.back();
+  free_sockets_.pop_back();
+  KVRAIL_ASSERT(!socket->is_open() && !socket->is_busy());
+  return socket;
+}
+
+void Core::give_socket(IoSocket* socket) noexcept {
+  KVRAIL_ASSERT(!socket->is_open() && !socket->is_busy());
+  free_sockets_.push_back(socket);
+}
+
+}  // namespace kvrail::transport::tcp
