@@ -1,0 +1,10 @@
+// The benchmarks by name; main.cc lists them. Each prints through the Report it is given.
+#pragma once
+
+#include "perf/bench/bench.h"
+
+namespace kvrail::bench {
+
+void run_rings(Report& report);
+
+}  // namespace kvrail::bench
