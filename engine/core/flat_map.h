@@ -69,6 +69,10 @@ class FlatMap {
     --size_;
     return true;
   }
+  void clear() noexcept {
+    for (std::uint64_t i = 0; i <= mask_; ++i) slots_[i] = Slot{};
+    size_ = 0;
+  }
   // Calls f(key, value) for each entry; f must not change the map.
   template <class F>
   void for_each(F&& f) const {

@@ -131,6 +131,7 @@ struct Outgoing {
   std::uint64_t posted_end = 0;         // of the present span
   std::uint32_t chunks_in_flight = 0;
   bool chunk_failed = false;
+  bool restart_wanted = false;          // offered anew once no chunk is in flight
   std::uint64_t acknowledged_bytes = 0;
   bool resumed = false;
   bool outcome_pending = false;         // an OUTCOME that came while chunks were in flight
@@ -216,8 +217,8 @@ struct Incoming {
   scheduler::Pick pick;
   Medium medium = Medium::tokens;
   std::uint64_t missing_blocks = 0;
-  std::uint64_t missing_bytes = 0;
   bool accept_wanted = false, outcome_wanted = false;
+  bool listed = true;                   // found by (peer, id); not any more once the peer restarted
 
   StagingHandle staging;
   std::uint32_t tail_from_row = 0, tail_block = 0;

@@ -1,0 +1,244 @@
+// Local agents: attaching, leaving, the events that wait for their rings, and the commands that the
+// store answers at once.
+#include <algorithm>
+
+#include "engine/core/node_core.h"
+
+namespace kvrail::engine {
+namespace {
+
+constexpr std::uint32_t kMaxEventsPerAgent = 4096;   // waiting or promised
+constexpr std::uint32_t kEventsPerFlush = 256;
+
+}  // namespace
+
+Result<AgentHandle> Node::Core::attach(const AgentInfo& info) {
+  const AllowAllocScope allow;
+  if (draining_) return Error{Status{Code::shutting_down, Scope::engine}, "the engine is draining"};
+  if (info.role == 0) return Error{Status{Code::invalid_argument}, "an agent's role weight must be at least 1"};
+  if (auto valid = codec::validate(info.layout); !valid.ok()) return std::move(valid).error();
+  const AgentKey key{info.tenant, info.name};
+  if (const AgentWhere* known = where(info.tenant, info.name); known != nullptr) {
+    return Error{Status{Code::already_exists}, "an agent of that name is attached; choose another name"};
+  }
+  auto tenant = store_->find_tenant(info.tenant);
+  const bool new_tenant = !tenant.valid();
+  if (new_tenant) {
+    auto made = store_->ensure_tenant(info.tenant);
+    if (!made.ok()) return std::move(made).error();
+    tenant = made.value();
+  }
+  const AgentHandle handle = agents_.try_emplace();
+  if (!handle.valid() || directory_.insert(key, AgentWhere{handle, kNoIndex}) == nullptr) {
+    if (handle.valid()) agents_.erase(handle);
+    return Error{Status{Code::out_of_capacity, Scope::engine}, "no room for another agent; raise max_agents"};
+  }
+  const std::uint64_t bytes = info.arena_bytes == 0 ? options_.store.agent_arena_bytes : info.arena_bytes;
+  if (auto added = store_->add_agent(handle, info.name, tenant, info.layout, bytes); !added.ok()) {
+    directory_.erase(key);
+    agents_.erase(handle);
+    return std::move(added).error();
+  }
+  LocalAgent& agent = *agents_.get(handle);
+  agent.info = info;
+  agent.tenant = tenant;
+  // An AGENT_DOWN still owed for a namesake would undo our AGENT_UP.
+  agents_.for_each([&](AgentHandle, LocalAgent& other) {
+    if (other.leaving && other.info.name == info.name && other.info.tenant == info.tenant) other.down_pending = 0;
+  });
+  if (new_tenant) register_arena(store_->receive_arena(tenant));
+  register_arena(store_->agent_arena(handle));
+  peers_.for_each([&](Handle<Peer> peer, Peer& p) {
+    if (p.alive) agent.up_pending |= std::uint64_t{1} << peer.index;
+  });
+  announce_dirty_ = status_dirty_ = true;
+  return handle;
+}
+
+// A transport that can't have the range still works; it then copies, or refuses on its own terms.
+void Node::Core::register_arena(std::uint32_t arena_id) {
+  const mempool::Arena* arena = store_->arena(arena_id);
+  if (arena == nullptr) return;
+  for (std::uint32_t t = 0; t < transport_count_; ++t) {
+    (void)transports_[t]->register_memory(arena->base(), arena->bytes(), arena->fd()).ok();
+  }
+}
+
+void Node::Core::detach(AgentHandle handle) noexcept {
+  LocalAgent* agent = this->agent(handle);
+  if (agent == nullptr) return;
+  agent->leaving = true;
+  directory_.erase(AgentKey{agent->info.tenant, agent->info.name});
+  drop_events(*agent);
+  drop_open_work(handle);
+  store_->remove_agent(handle);
+  agent->up_pending = 0;
+  peers_.for_each([&](Handle<Peer> peer, Peer& p) {
+    if (p.alive) agent->down_pending |= std::uint64_t{1} << peer.index;
+  });
+  announce_dirty_ = status_dirty_ = true;
+}
+
+// What it sent goes on (its committed contexts live on too); what was to come to it ends.
+void Node::Core::drop_open_work(AgentHandle handle) noexcept {
+  outs_.for_each([&](OutHandle out_handle, Outgoing& out) {
+    if (out.from != handle) return;
+    out.from = AgentHandle{};
+    if (out.state == OutState::summarising && !out.summary_ready) {
+      cancel_out(out_handle.index, Status{Code::not_found});
+    }
+  });
+  ins_.for_each([&](InHandle in_handle, Incoming& in) {
+    if (in.to == handle) fail_in(in_handle.index, Status{Code::not_found});
+  });
+  fetches_.for_each([&](Handle<Fetch> fetch_handle, Fetch& fetch) {
+    if (fetch.agent == handle) end_fetch(fetch_handle.index, Status{Code::cancelled}, nullptr);
+  });
+  local_summaries_.for_each([&](Handle<LocalSummary> summary, LocalSummary& request) {
+    if (request.from == handle || request.to == handle) {
+      end_local_summary(summary.index, Status{Code::not_found}, VersionHandle{});
+    }
+  });
+  tasks_.for_each([&](Handle<Task>, Task& task) {
+    if (task.agent == handle && task.ended_ns == 0) task.ended_ns = now_;
+  });
+}
+
+LocalAgent* Node::Core::agent(AgentHandle handle) noexcept {
+  LocalAgent* agent = agents_.get(handle);
+  return agent == nullptr || agent->leaving ? nullptr : agent;
+}
+
+// ---- events ----------------------------------------------------------------------------------------
+
+// Every event that may come later is paid for before the command is taken, so a terminal event can't
+// be lost for want of room.
+bool Node::Core::reserve_events(AgentHandle handle, std::uint32_t count) noexcept {
+  LocalAgent* agent = this->agent(handle);
+  KVRAIL_ASSERT(agent != nullptr);
+  if (agent->events + agent->reserved + count > kMaxEventsPerAgent) return false;
+  if (events_used_ + events_reserved_ + count > event_nodes_.size()) return false;
+  agent->reserved += count;
+  events_reserved_ += count;
+  return true;
+}
+
+void Node::Core::release_reserved(AgentHandle handle, std::uint32_t count) noexcept {
+  LocalAgent* agent = this->agent(handle);
+  if (agent == nullptr) return;  // they went back when it left
+  KVRAIL_ASSERT(agent->reserved >= count && events_reserved_ >= count);
+  agent->reserved -= count;
+  events_reserved_ -= count;
+}
+
+void Node::Core::push_event(AgentHandle handle, const AgentEvent& event) noexcept {
+  LocalAgent* agent = this->agent(handle);
+  if (agent == nullptr) return;
+  release_reserved(handle, 1);
+  const std::uint32_t node = event_free_;
+  KVRAIL_ASSERT(node != kNoIndex);
+  event_free_ = event_nodes_[node].next;
+  event_nodes_[node] = EventNode{event, kNoIndex};
+  (agent->event_tail == kNoIndex ? agent->event_head : event_nodes_[agent->event_tail].next) = node;
+  agent->event_tail = node;
+  ++agent->events;
+  ++events_used_;
+  status_dirty_ = true;
+}
+
+std::size_t Node::Core::flush_events() noexcept {
+  if (events_used_ == 0 || sink_ == nullptr) return 0;
+  std::size_t pushed = 0;
+  events_waiting_ = 0;
+  agents_.for_each([&](AgentHandle handle, LocalAgent& agent) {
+    while (agent.event_head != kNoIndex && pushed < kEventsPerFlush) {
+      const std::uint32_t node = agent.event_head;
+      if (!sink_->try_push(handle, event_nodes_[node].event)) {
+        ++counters_.events_deferred;
+        break;
+      }
+      agent.event_head = event_nodes_[node].next;
+      if (agent.event_head == kNoIndex) agent.event_tail = kNoIndex;
+      event_nodes_[node].next = event_free_;
+      event_free_ = node;
+      --agent.events;
+      --events_used_;
+      ++pushed;
+    }
+    events_waiting_ += agent.events;
+  });
+  return pushed;
+}
+
+void Node::Core::drop_events(LocalAgent& agent) noexcept {
+  while (agent.event_head != kNoIndex) {
+    const std::uint32_t node = agent.event_head;
+    agent.event_head = event_nodes_[node].next;
+    event_nodes_[node].next = event_free_;
+    event_free_ = node;
+    --events_used_;
+  }
+  KVRAIL_ASSERT(events_reserved_ >= agent.reserved);
+  events_reserved_ -= agent.reserved;
+  agent.event_tail = kNoIndex;
+  agent.events = agent.reserved = 0;
+}
+
+// ---- commands that the store answers ---------------------------------------------------------------
+
+Status Node::Core::allocate(AgentHandle handle, TicketId ticket, std::uint32_t blocks) noexcept {
+  if (agent(handle) == nullptr) return Status{Code::not_found};
+  if (ticket == 0 || blocks == 0) return Status{Code::invalid_argument};
+  if (!reserve_events(handle, 1)) return Status{Code::out_of_capacity};
+  const AllowAllocScope allow;  // an Error's sentence, when there is one
+  const auto extent = store_->allocate(handle, blocks);
+  AgentEvent event;
+  event.kind = AgentEventKind::allocated;
+  event.ticket = ticket;
+  event.status = extent.status();
+  if (extent.ok()) event.extent = extent.value();
+  push_event(handle, event);
+  return Status{};
+}
+
+Status Node::Core::commit(AgentHandle handle, TicketId ticket, const Name& name,
+                          std::span<const TokenId> tokens, std::span<const Extent> slots,
+                          DeliveryHandle prefix) noexcept {
+  if (agent(handle) == nullptr) return Status{Code::not_found};
+  if (ticket == 0) return Status{Code::invalid_argument};
+  if (tokens.size() > wire::kMaxContextTokens) return Status{Code::too_large};
+  if (!reserve_events(handle, 1)) return Status{Code::out_of_capacity};
+  const AllowAllocScope allow;
+  const auto version = store_->commit(handle, name, tokens, slots, prefix);
+  AgentEvent event;
+  event.kind = AgentEventKind::committed;
+  event.ticket = ticket;
+  event.status = version.status();
+  VersionView view;
+  if (version.ok() && store_->view(version.value(), view)) {
+    event.version = version.value();
+    event.version_number = view.number;
+    event.manifest = view.manifest;
+    ++counters_.commits;
+  }
+  push_event(handle, event);
+  return Status{};
+}
+
+Status Node::Core::release(AgentHandle handle, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept {
+  if (agent(handle) == nullptr) return Status{Code::not_found};
+  if (!store_->release(handle, delivery)) return Status{Code::generation_mismatch};
+  const OpenDelivery* open = open_deliveries_.find(delivery.packed());
+  if (open == nullptr) return Status{};
+  const OpenDelivery known = *open;
+  open_deliveries_.erase(delivery.packed());
+  if (recompute_ns < 0) return Status{};
+  if (known.medium == Medium::tokens && known.predicted_ns > 0) {
+    chooser_.observe(known.lane, known.medium, known.bytes, known.predicted_ns,
+                     add_saturating(known.arrived_ns, recompute_ns));
+  }
+  explain_recompute(known.serial, recompute_ns);
+  return Status{};
+}
+
+}  // namespace kvrail::engine

@@ -1,0 +1,579 @@
+// The state of a node and its handlers, one class spread over this folder by protocol event (README
+// has the map). Private to engine/core.
+//
+// Thread: the scheduler worker. Nothing here allocates outside of the functions that node.h marks
+// Conductor.
+//
+// Ownership of a transfer's memory over time, sender: the version is pinned and the arrays are held
+// from `sending` until the last chunk has completed, whatever ended the transfer before. Receiver:
+// the staging and the arrays are held from `receiving` until every transport on which the lease was
+// exposed has reported it withdrawn; only then does the memory go to the reader or to the pool.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "codec/hash.h"
+#include "engine/core/flat_map.h"
+#include "engine/core/node.h"
+#include "engine/core/payload_plan.h"
+#include "engine/core/scratch.h"
+#include "engine/core/timers.h"
+#include "engine/core/transfer.h"
+#include "kvrail/base/no_alloc.h"
+#include "kvrail/base/prng.h"
+#include "scheduler/medium_choice.h"
+#include "transport/wire/codec.h"
+
+namespace kvrail::engine {
+
+using OutHandle = Handle<Outgoing>;
+using InHandle = Handle<Incoming>;
+using transport::Event;
+using transport::LaneId;
+
+inline constexpr std::uint32_t kMaxTransports = 8;
+inline constexpr std::int32_t kBaseGone = 1;       // REJECT not_found: offer again from token 0
+
+struct LocalAgent {
+  AgentInfo info;
+  TenantHandle tenant;
+  bool leaving = false;               // detached; stays until peers have been told
+  std::uint64_t up_pending = 0;       // peers (bit per index) that have not been sent AGENT_UP
+  std::uint64_t down_pending = 0;
+  TimeNs compute_backlog_ns = 0, idle_until_ns = 0;
+  scheduler::PriceMeter compute_price;
+  std::uint32_t event_head = kNoIndex, event_tail = kNoIndex;  // waiting for the agent's ring
+  std::uint32_t events = 0, reserved = 0;
+  std::uint64_t sends = 0, deliveries = 0;
+};
+
+struct RemoteAgent {
+  Name tenant, name;
+  std::uint32_t peer = kNoIndex;
+  RoleWeight role = kRoleExecutor;
+  MediumMask accepted = 0;
+  Hash128 tokenizer;
+  Layout layout;
+  ComputeProfile compute;
+  TimeNs confirmed_ns = 0;            // last AGENT_UP
+};
+
+struct Peer {
+  NodeId id = 0;
+  Incarnation incarnation = 0;
+  bool alive = false;
+  TimeNs last_heard_ns = 0;
+  std::uint64_t lanes = 0;            // bit per lane index
+  bool state_known = false;
+  TimeNs state_at_ns = 0;
+  wire::State state;
+  TimeNs state_sent_ns = 0;
+  std::uint32_t open = 0;             // transfers, both directions
+  TimeNs connected_ns = 0;            // agents not announced again since are dropped after a while
+  bool confirming = false;
+};
+
+struct Lane {
+  std::uint32_t transport = 0;
+  LaneId id;
+  std::uint32_t peer = kNoIndex;
+  std::uint32_t dial = kNoIndex;      // we opened it
+  bool closing = false;               // closed by us, its lane_down is to come
+  std::uint64_t serial = 0;           // the order in which lanes came up
+  TimeNs last_heard_ns = 0, last_sent_ns = 0;
+  std::uint64_t keepalives = 0;
+};
+
+struct Dial {
+  std::string address;
+  std::uint32_t transport = 0;
+  NodeId peer = 0;                    // known after the first success
+  LaneId lane;                        // opening, or open
+  bool opening = false;
+  TimeNs backoff_ns = 0;
+};
+
+struct Chunk {
+  OutHandle out;
+  std::uint64_t offset = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t lane = 0;
+};
+
+// Receive memory's name on the wire; the same slot on every transport.
+struct LeaseSlot {
+  std::uint32_t generation = 1;
+  InHandle in;                        // invalid: free
+  std::uint32_t exposed = 0;          // bit per transport
+  std::uint32_t withdrawing = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t next_free = kNoIndex;
+};
+
+struct Ended {                        // what a DONE said, for those who did not hear it
+  Status status;
+  Medium medium = Medium::tokens;
+  std::uint64_t bytes = 0;
+  std::uint64_t observed_ns = 0;
+  TimeNs at_ns = 0;
+};
+struct TransferKey {                  // of a peer's counting
+  std::uint32_t peer = 0;
+  TransferId id = 0;
+  friend bool operator==(const TransferKey&, const TransferKey&) noexcept = default;
+};
+struct TransferKeyHash {
+  std::uint64_t operator()(const TransferKey& key) const noexcept {
+    return mix_bits(key.id * 64 + key.peer);
+  }
+};
+struct WordHash {
+  std::uint64_t operator()(std::uint64_t key) const noexcept { return mix_bits(key); }
+};
+
+struct AgentKey {
+  Name tenant, name;
+  friend bool operator==(const AgentKey&, const AgentKey&) noexcept = default;
+};
+struct AgentKeyHash {
+  std::uint64_t operator()(const AgentKey& key) const noexcept {
+    return codec::hash_of(key.name.view()).low ^ mix_bits(codec::hash_of(key.tenant.view()).low);
+  }
+};
+struct AgentWhere {                   // one of the two
+  AgentHandle local;
+  std::uint32_t remote = kNoIndex;
+};
+
+// What a peer is believed to hold of a context: token ids up to a block border, perhaps KV.
+struct BeliefKey {
+  std::uint32_t peer = 0;
+  Hash128 context;                    // of tenant, sender and context names
+  friend bool operator==(const BeliefKey&, const BeliefKey&) noexcept = default;
+};
+struct BeliefKeyHash {
+  std::uint64_t operator()(const BeliefKey& key) const noexcept {
+    return mix_bits(key.context.low + key.peer);
+  }
+};
+struct Belief {
+  std::uint64_t tokens = 0;
+  Hash128 hash;
+  bool has_kv = false;
+};
+
+struct Fetch {
+  std::uint64_t id = 0;
+  AgentHandle agent;
+  TicketId ticket = 0;
+  std::uint32_t peer = kNoIndex;
+  Name tenant, requester, owner, context;
+  std::uint64_t version = 0;
+  SendOptions options;
+  TimeNs submitted_ns = 0, give_up_ns = 0, retry_ns = 0, resend_at_ns = 0;
+  InHandle in;                        // once the OFFER has come
+  bool posted = false;
+};
+
+struct Task {
+  TaskId id = 0;
+  AgentHandle agent;
+  Name workflow, agent_name;
+  TimeNs begun_ns = 0, ended_ns = 0, deadline_ns = 0;
+  std::uint64_t transfers = 0, bytes = 0;
+};
+
+// A summary that a local agent was asked for on behalf of a local receiver.
+struct LocalSummary {
+  TransferId request = 0;
+  AgentHandle from, to;
+  TicketId ticket = 0;
+  std::uint16_t receiver = 0;
+  TaskId task = 0;
+  Name context;
+  std::uint64_t version_number = 0;
+  VersionHandle version;              // pinned
+  bool critical = false;
+  TimeNs submitted_ns = 0, give_up_ns = 0;
+};
+
+// What is needed to learn from a delivery of token ids once the agent says what they cost it.
+struct OpenDelivery {
+  std::uint32_t lane = 0;
+  Medium medium = Medium::tokens;
+  std::uint64_t bytes = 0;
+  TimeNs predicted_ns = 0, arrived_ns = 0;
+  std::uint64_t serial = 0;           // of its row on the status page
+};
+
+struct EventNode {
+  AgentEvent event;
+  std::uint32_t next = kNoIndex;
+};
+
+class Node::Core {
+ public:
+  Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store> store);
+
+  // cycle.cc: the duty cycle and what it walks over
+  std::size_t cycle(TimeNs now) noexcept;
+  std::size_t poll_transports() noexcept;
+  void dispatch(std::uint32_t transport, const Event& event) noexcept;
+  void on_frame(std::uint32_t lane, std::span<const std::byte> bytes) noexcept;
+  template <class M>
+  [[nodiscard]] bool handle(std::uint32_t lane, std::span<const std::byte> bytes, M& message,
+                            void (Core::*handler)(std::uint32_t, const M&) noexcept) noexcept;
+  void on_keepalive(std::uint32_t lane, const wire::Keepalive& message) noexcept;
+  std::size_t run_timers() noexcept;
+  std::size_t run_work() noexcept;
+  void run_out(std::uint32_t out) noexcept;
+  void run_in(std::uint32_t in) noexcept;
+  std::size_t housekeep() noexcept;
+  [[nodiscard]] TimeNs next_deadline() const noexcept;
+  [[nodiscard]] bool arm() noexcept;
+  [[nodiscard]] std::uint32_t open_transfers() const noexcept;
+  void check() const noexcept;
+
+  // Timer and work ids: one range per kind of entity.
+  enum class Kind : std::uint8_t { out, in, peer, dial, fetch, local_summary };
+  [[nodiscard]] std::uint32_t entity(Kind kind, std::uint32_t index) const noexcept;
+  [[nodiscard]] Kind kind_of(std::uint32_t id, std::uint32_t& index) const noexcept;
+
+  // peers.cc
+  std::uint32_t add_transport(transport::Transport& transport);
+  Result<void> connect(std::string_view address, std::uint32_t transport);
+  void run_dial(std::uint32_t dial) noexcept;
+  void on_lane_up(std::uint32_t transport, const Event& event) noexcept;
+  void on_lane_down(std::uint32_t transport, const Event& event) noexcept;
+  void dial_failed(std::uint32_t dial) noexcept;
+  [[nodiscard]] std::uint32_t find_lane(std::uint32_t transport, LaneId id) const noexcept;
+  [[nodiscard]] std::uint32_t find_peer(NodeId id) const noexcept;
+  [[nodiscard]] std::uint32_t make_peer(NodeId id) noexcept;
+  [[nodiscard]] std::uint32_t best_lane(std::uint32_t peer) const noexcept;
+  void drop_duplicates(std::uint32_t peer) noexcept;
+  void heard(Lane& lane) noexcept;
+  void peer_timer(std::uint32_t peer) noexcept;
+  void fail_peer(std::uint32_t peer, Code code) noexcept;
+  void forget_peer(std::uint32_t peer) noexcept;
+  void lose_out(std::uint32_t out, Status status) noexcept;     // its peer is gone
+  void lose_in(std::uint32_t in, Status status, bool restarted) noexcept;
+  void close_lane(std::uint32_t lane) noexcept;
+  void resume_peer(std::uint32_t peer) noexcept;   // a lane is there: give it to those without one
+
+  // directory.cc
+  std::size_t announce() noexcept;
+  void announce_all(std::uint32_t peer) noexcept;
+  void on_agent_up(std::uint32_t lane, const wire::AgentUp& message) noexcept;
+  void on_agent_down(std::uint32_t lane, const wire::AgentDown& message) noexcept;
+  // Those that were last announced before `before`.
+  void forget_agents_of(std::uint32_t peer, TimeNs before) noexcept;
+  [[nodiscard]] const AgentWhere* where(const Name& tenant, const Name& name) const noexcept;
+
+  // agents.cc
+  Result<AgentHandle> attach(const AgentInfo& info);
+  void detach(AgentHandle agent) noexcept;
+  void drop_open_work(AgentHandle agent) noexcept;
+  void register_arena(std::uint32_t arena_id);
+  [[nodiscard]] LocalAgent* agent(AgentHandle handle) noexcept;
+  [[nodiscard]] bool reserve_events(AgentHandle agent, std::uint32_t count) noexcept;
+  void release_reserved(AgentHandle agent, std::uint32_t count) noexcept;
+  void push_event(AgentHandle agent, const AgentEvent& event) noexcept;   // uses one reservation
+  std::size_t flush_events() noexcept;
+  void drop_events(LocalAgent& agent) noexcept;
+  Status allocate(AgentHandle agent, TicketId ticket, std::uint32_t blocks) noexcept;
+  Status commit(AgentHandle agent, TicketId ticket, const Name& name, std::span<const TokenId> tokens,
+                std::span<const Extent> slots, DeliveryHandle prefix) noexcept;
+  Status release(AgentHandle agent, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept;
+
+  // tasks.cc
+  Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow, TimeNs deadline_ns) noexcept;
+  Status end_task(AgentHandle agent, TaskId task) noexcept;
+  void note_task(TaskId task, std::uint64_t bytes) noexcept;
+
+  // state.cc
+  std::size_t send_states() noexcept;
+  void on_state(std::uint32_t lane, const wire::State& message) noexcept;
+  [[nodiscard]] std::uint64_t nic_price_ppm() const noexcept;
+  void store_total(std::uint64_t& total, std::uint64_t& free) const noexcept;
+
+  // sender_offer.cc
+  Status send(AgentHandle agent, TicketId ticket, const Name& name, std::uint64_t version,
+              std::span<const Name> receivers, const SendOptions& options) noexcept;
+  void send_to(AgentHandle agent, TicketId ticket, const Name& name, VersionHandle version,
+               const VersionView& view, const Name& receiver, std::uint16_t at,
+               const SendOptions& options) noexcept;
+  struct OutRequest;
+  [[nodiscard]] OutHandle start_out(const OutRequest& request) noexcept;
+  void park_or_offer(std::uint32_t out) noexcept;
+  void begin_offer(std::uint32_t out) noexcept;
+  [[nodiscard]] Status choose_candidates(Outgoing& out, const VersionView& view,
+                                         const RemoteAgent& to) noexcept;
+  void choose_base(Outgoing& out, const VersionView& view) noexcept;
+  void run_offering(std::uint32_t out) noexcept;
+  [[nodiscard]] bool post_offer(Outgoing& out, const VersionView& view) noexcept;
+  [[nodiscard]] bool post_tokens(Outgoing& out, const VersionView& view) noexcept;
+  [[nodiscard]] static BeliefKey belief_key(const Outgoing& out) noexcept;
+
+  // sender_answer.cc
+  void on_accept(std::uint32_t lane, const wire::Accept& message) noexcept;
+  void begin_finishing(std::uint32_t out) noexcept;
+  void on_later(std::uint32_t lane, const wire::Later& message) noexcept;
+  void on_reject(std::uint32_t lane, const wire::Reject& message) noexcept;
+  void on_done(std::uint32_t lane, const wire::Done& message) noexcept;
+  void out_timer(std::uint32_t out) noexcept;
+  void move(Outgoing& out, OutState to) noexcept;
+  void arm_out(std::uint32_t out) noexcept;          // its timer: the state's or the deadline
+  [[nodiscard]] std::uint32_t find_out(std::uint32_t lane, TransferId id) noexcept;
+  void note_belief(const Outgoing& out) noexcept;
+  void restart(std::uint32_t out) noexcept;          // under a new id, without excluded media
+
+  // sender_chunks.cc
+  void begin_sending(std::uint32_t out) noexcept;
+  void run_sending(std::uint32_t out) noexcept;
+  [[nodiscard]] PayloadShape shape_of(const Outgoing& out, const VersionView& view) const noexcept;
+  [[nodiscard]] bool attach_all_planes(const Outgoing& out, const VersionView& view) noexcept;
+  [[nodiscard]] bool build(std::uint32_t out, const VersionView& view, const PayloadShape& shape) noexcept;
+  void prepare(std::uint32_t out, const VersionView& view, const PayloadShape& shape) noexcept;
+  [[nodiscard]] bool prepare_raw(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept;
+  [[nodiscard]] bool prepare_planes(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept;
+  static void learn_speed(std::uint64_t& ns_per_mib, TimeNs elapsed_ns, std::uint64_t bytes) noexcept;
+  void add_span_flow(std::uint32_t out) noexcept;
+  void drop_flow(Outgoing& out) noexcept;
+  std::size_t post_chunks() noexcept;
+  [[nodiscard]] bool post_chunk(const scheduler::PostAction& action) noexcept;
+  void on_chunk_done(std::uint32_t transport, const Event& event) noexcept;
+  void span_done(std::uint32_t out) noexcept;
+
+  // query.cc
+  void begin_query(std::uint32_t out) noexcept;
+  void run_querying(std::uint32_t out) noexcept;
+  void on_query(std::uint32_t lane, const wire::Query& message) noexcept;
+  void on_outcome(std::uint32_t lane, const wire::Outcome& message) noexcept;
+  void resume_spans(std::uint32_t out, const wire::Outcome& message) noexcept;
+  void out_lane_lost(std::uint32_t out) noexcept;
+  void out_lane_found(std::uint32_t out) noexcept;
+  void fill_outcome(const Incoming& in, wire::Outcome& message) const noexcept;
+
+  // cancel.cc
+  Status cancel(AgentHandle agent, TicketId ticket) noexcept;
+  void end_out(std::uint32_t out, Status status, std::uint64_t bytes, TimeNs observed_ns) noexcept;
+  void cancel_out(std::uint32_t out, Status status) noexcept;
+  void run_draining(std::uint32_t out) noexcept;
+  void free_out(std::uint32_t out) noexcept;
+  void on_cancel(std::uint32_t lane, const wire::Cancel& message) noexcept;
+
+  // eager.cc
+  void choose_eager(Outgoing& out, const VersionView& view) noexcept;
+  [[nodiscard]] bool post_eager(Outgoing& out, const VersionView& view) noexcept;
+  void on_eager(std::uint32_t lane, const wire::Eager& message) noexcept;
+
+  // receiver_offer.cc
+  void on_offer(std::uint32_t lane, const wire::Offer& message) noexcept;
+  void on_duplicate_offer(std::uint32_t in, std::uint32_t lane, const wire::Offer& message) noexcept;
+  void fill_incoming(Incoming& in, std::uint32_t lane, const wire::Offer& message) noexcept;
+  [[nodiscard]] bool copy_base(Incoming& in, const wire::Offer& message) noexcept;
+  void on_tokens(std::uint32_t lane, const wire::Tokens& message) noexcept;
+  void take_tokens(std::uint32_t in, std::uint64_t first, std::span<const std::byte> bytes) noexcept;
+  void decide(std::uint32_t in) noexcept;
+  void fill_facts(const Incoming& in, const HaveResult& have, scheduler::ReceiverFacts& facts) noexcept;
+  void filter_candidates(Incoming& in) noexcept;
+  void accept_medium(std::uint32_t in) noexcept;
+  void accept_kv(std::uint32_t in) noexcept;
+  [[nodiscard]] bool list_missing(Incoming& in) noexcept;
+  [[nodiscard]] bool open_lease(std::uint32_t in) noexcept;
+  void expose_on(std::uint32_t in, std::uint32_t transport) noexcept;
+  void refuse(std::uint32_t lane, TransferId id, std::uint64_t fetch_id, Status status) noexcept;
+  void answer_later(std::uint32_t in) noexcept;
+  [[nodiscard]] std::uint32_t find_in(std::uint32_t lane, TransferId id) noexcept;
+  void move(Incoming& in, InState to) noexcept;
+  void arm_in(std::uint32_t in) noexcept;
+  void in_timer(std::uint32_t in) noexcept;
+  void run_answers(std::uint32_t in) noexcept;   // ACCEPT and OUTCOME that are to be posted
+
+  // receiver_chunks.cc
+  void on_chunk_received(std::uint32_t transport, const Event& event) noexcept;
+  void on_corrupt(std::uint32_t in, std::uint64_t offset, std::uint64_t length) noexcept;
+  void check_complete(std::uint32_t in) noexcept;
+  void seal(std::uint32_t in) noexcept;
+  void withdraw(Incoming& in) noexcept;
+  void on_lease_withdrawn(std::uint32_t transport, const Event& event) noexcept;
+  void lease_free(std::uint32_t slot) noexcept;
+  void run_decoding(std::uint32_t in) noexcept;
+  [[nodiscard]] bool decode_step(Incoming& in) noexcept;   // false: budget or bytes are missing
+  void publish(std::uint32_t in) noexcept;
+  void deliver(std::uint32_t in, VersionHandle version) noexcept;
+  void fail_in(std::uint32_t in, Status status) noexcept;
+  void close_in(std::uint32_t in, Answer answer, Status status) noexcept;
+  void run_closing(std::uint32_t in) noexcept;
+  void free_in(std::uint32_t in) noexcept;
+  void remember_ended(const Incoming& in) noexcept;
+  void forget_ended(TimeNs before) noexcept;
+
+  // summary.cc
+  void begin_summary(std::uint32_t out) noexcept;
+  void run_summarising(std::uint32_t out) noexcept;
+  Status summary(AgentHandle agent, TransferId request, std::uint8_t kind,
+                 std::span<const std::byte> bytes) noexcept;
+  void on_summary(std::uint32_t lane, const wire::Summary& message) noexcept;
+  [[nodiscard]] bool start_local_summary(const LocalSummary& request) noexcept;
+  void end_local_summary(std::uint32_t index, Status status, VersionHandle version) noexcept;
+
+  // fetch.cc
+  Status fetch(AgentHandle agent, TicketId ticket, const Name& owner, const Name& context,
+               std::uint64_t version, const SendOptions& options) noexcept;
+  void run_fetch(std::uint32_t index) noexcept;
+  void on_fetch(std::uint32_t lane, const wire::Fetch& message) noexcept;
+  void end_fetch(std::uint32_t index, Status status, const Incoming* in) noexcept;
+  [[nodiscard]] std::uint32_t find_fetch(std::uint64_t id) noexcept;
+  void fetch_timer(std::uint32_t index) noexcept;
+
+  // local_delivery.cc
+  struct LocalRequest {
+    AgentHandle from, to;
+    TicketId ticket = 0;              // of the sender, or of the fetching receiver
+    bool fetch = false;
+    std::uint16_t receiver = 0;
+    Name context;
+    VersionHandle version;
+    SendOptions options;
+    TimeNs submitted_ns = 0;
+  };
+  // The terminal events of both sides, at once; only a summary ends later.
+  void deliver_locally(const LocalRequest& request) noexcept;
+  [[nodiscard]] VersionHandle version_for_local(const LocalRequest& request, const VersionView& view,
+                                                Medium& medium, Status& status) noexcept;
+
+  // explain.cc
+  [[nodiscard]] StatusTransfer* add_row() noexcept;
+  void explain_out(const Outgoing& out, std::uint64_t bytes, TimeNs observed_ns) noexcept;
+  std::uint64_t explain_in(const Incoming& in) noexcept;
+  void explain_local(const LocalRequest& request, const VersionView& view, Medium medium, Status status) noexcept;
+  void explain_recompute(std::uint64_t serial, std::int64_t recompute_ns) noexcept;
+  void refresh_status() noexcept;
+
+  // Posts one message as a frame. False: the lane is full or gone; the state that wanted it stays.
+  template <class M>
+  [[nodiscard]] bool post(std::uint32_t lane_index, const M& message) noexcept {
+    Lane* lane = lane_at(lane_index);
+    if (lane == nullptr || lane->closing) return false;
+    const std::size_t bytes = wire::encode(message, frame_);
+    KVRAIL_ASSERT_MSG(bytes != 0, "messages are cut to the frame's size before");
+    if (!transports_[lane->transport]->try_post_frame(lane->id, std::span(frame_).first(bytes))) {
+      ++counters_.posts_refused;
+      return false;
+    }
+    lane->last_sent_ns = now_;
+    return true;
+  }
+  [[nodiscard]] Lane* lane_at(std::uint32_t index) noexcept {
+    return index == kNoIndex ? nullptr : lanes_.get(lanes_.handle_at(index));
+  }
+  [[nodiscard]] Outgoing& out_at(std::uint32_t index) noexcept { return *must(outs_.get(outs_.handle_at(index))); }
+  [[nodiscard]] Incoming& in_at(std::uint32_t index) noexcept { return *must(ins_.get(ins_.handle_at(index))); }
+  [[nodiscard]] Peer& peer_at(std::uint32_t index) noexcept { return *must(peers_.get(peers_.handle_at(index))); }
+  template <class T>
+  [[nodiscard]] static T* must(T* pointer) noexcept {
+    KVRAIL_ASSERT(pointer != nullptr);
+    return pointer;
+  }
+  void want(Kind kind, std::uint32_t index) noexcept { work_.push(entity(kind, index)); }
+  // Blocked by a full lane or table: tried again in the next cycle, without counting as work.
+  void want_later(Kind kind, std::uint32_t index) noexcept {
+    ++blocked_;
+    want(kind, index);
+  }
+  [[nodiscard]] TimeNs jittered(TimeNs ns) noexcept {
+    return ns / 2 + static_cast<TimeNs>(prng_.uniform(static_cast<std::uint64_t>(ns) + 1));
+  }
+  [[nodiscard]] std::uint64_t message_limit(const Lane& lane) const noexcept;
+
+  NodeOptions options_;
+  Clock& clock_;
+  std::unique_ptr<Store> store_;
+  scheduler::Scheduler scheduler_;
+  scheduler::LossProfile loss_;
+  scheduler::MediumChooser chooser_;
+  Scratch scratch_;
+  Prng prng_;
+  AgentSink* sink_ = nullptr;
+
+  TimeNs now_ = 0;
+  std::uint64_t budget_ = 0;          // bytes that digests and codecs may still touch in this cycle
+  std::uint32_t blocked_ = 0;         // entities that wait for room in this cycle
+  bool draining_ = false;
+  TimeNs drain_deadline_ns_ = 0;
+  TransferId next_transfer_ = 1;
+  std::uint64_t next_fetch_ = 1;
+  std::uint64_t next_task_ = 1;
+  TimeNs next_slice_ns_ = 0, next_status_ns_ = 0, next_forget_ns_ = 0;
+  bool status_dirty_ = true, announce_dirty_ = false;
+  StatusCounters counters_;
+  scheduler::PriceMeter nic_price_;
+  std::uint64_t int8_encode_ns_per_mib_, int8_decode_ns_per_mib_;
+
+  std::array<transport::Transport*, kMaxTransports> transports_{};
+  std::uint32_t transport_count_ = 0;
+  std::uint32_t max_leases_ = 0;
+  std::array<int, kMaxTransports> wait_fds_{};
+  std::vector<std::byte> frame_;      // sized at construction
+  std::vector<Event> events_;
+  std::vector<scheduler::PostAction> actions_;
+
+  SlotTable<LocalAgent, AgentTag> agents_;
+  SlotTable<RemoteAgent> remotes_;
+  FlatMap<AgentKey, AgentWhere, AgentKeyHash> directory_;
+  SlotTable<Peer> peers_;
+  SlotTable<Lane> lanes_;
+  FlatMap<TransferKey, std::uint32_t, TransferKeyHash> lane_ids_;  // (transport, lane id)
+  std::vector<Dial> dials_;
+  SlotTable<Outgoing> outs_;
+  FlatMap<TransferId, std::uint32_t, WordHash> out_ids_;
+  FlatMap<TransferKey, std::uint32_t, TransferKeyHash> leaders_;   // (peer, version) -> its first transfer
+  SlotTable<Incoming> ins_;
+  FlatMap<TransferKey, std::uint32_t, TransferKeyHash> in_ids_;
+  SlotTable<Chunk> chunks_;
+  std::vector<LeaseSlot> leases_;
+  std::uint32_t lease_free_head_ = kNoIndex, lease_free_tail_ = kNoIndex;
+  std::uint64_t leased_bytes_ = 0;
+  FlatMap<TransferKey, Ended, TransferKeyHash> ended_;
+  struct EndedAt {
+    TransferKey key;
+    TimeNs at_ns = 0;
+  };
+  std::vector<EndedAt> ended_order_;              // ring, oldest first
+  std::uint64_t ended_head_ = 0, ended_tail_ = 0;
+  std::uint64_t lanes_up_ = 0;                    // ever
+  FlatMap<BeliefKey, Belief, BeliefKeyHash> beliefs_;
+  SlotTable<Fetch> fetches_;
+  SlotTable<Task> tasks_;
+  SlotTable<LocalSummary> local_summaries_;
+  FlatMap<std::uint64_t, OpenDelivery, WordHash> open_deliveries_;
+  std::vector<EventNode> event_nodes_;
+  std::uint32_t event_free_ = kNoIndex;
+  std::uint32_t events_used_ = 0, events_reserved_ = 0;
+  std::uint64_t events_waiting_ = 0;
+
+  Timers timers_;
+  WorkQueue work_;
+  StatusPage* page_ = nullptr;
+  std::uint64_t rows_ = 0;
+};
+
+struct Node::Core::OutRequest {
+  AgentHandle from;
+  TicketId ticket = 0;
+  std::uint64_t fetch_id = 0;
+  std::uint16_t receiver = 0;
+  Name tenant, from_name, to_name, context;
+  VersionHandle version;
+  std::uint64_t version_number = 0;
+  std::uint32_t peer = kNoIndex;
+  std::uint16_t weight = 2;
+  SendOptions options;
+};
+
+}  // namespace kvrail::engine

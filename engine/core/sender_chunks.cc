@@ -1,0 +1,267 @@
+// The sender's second half: payload, digests, planes, and the chunks that the scheduler lets go.
+#include <algorithm>
+
+#include "codec/planes.h"
+#include "engine/core/node_core.h"
+
+namespace kvrail::engine {
+namespace {
+
+constexpr std::uint32_t kMaxBlocksPerStep = 1024;   // whose digests were there already
+constexpr TimeNs kNoMemoryRetryNs = 2 * kMillisecondNs;
+
+// Shares of a cycle's work: at least one unit, so that something always moves.
+void spend(std::uint64_t& budget, std::uint64_t bytes) noexcept { budget -= std::min(budget, bytes); }
+
+}  // namespace
+
+PayloadShape Node::Core::shape_of(const Outgoing& out, const VersionView& view) const noexcept {
+  return {view.layout, view.tokens.size(), out.medium, out.tail_from_row,
+          std::span(out.ranges).first(out.range_count)};
+}
+
+void Node::Core::begin_sending(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  VersionView view;
+  KVRAIL_ASSERT(store_->view(out.version, view));
+  const PayloadShape shape = shape_of(out, view);
+  if (view.blocks.empty() || !shape.valid()) return cancel_out(index, Status{Code::protocol_error});
+  out.missing_blocks = shape.missing_blocks();
+  move(out, OutState::sending);
+  arm_out(index);
+  want(Kind::out, index);
+}
+
+void Node::Core::run_sending(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  if (out.restart_wanted) {
+    if (out.chunks_in_flight > 0) return;  // on_chunk_done calls again
+    out.restart_wanted = false;
+    return restart(index);
+  }
+  if (out.lane == kNoIndex) return;
+  VersionView view;
+  KVRAIL_ASSERT(store_->view(out.version, view));
+  const PayloadShape shape = shape_of(out, view);
+  if (!out.payload_built && !build(index, view, shape)) return;
+  if (out.state != OutState::sending) return;
+  prepare(index, view, shape);
+  if (out.restart_wanted) return want(Kind::out, index);
+  if (!out.flow.valid() && out.span_at < out.span_count) add_span_flow(index);
+  if (out.flow.valid()) scheduler_.set_ready(out.flow, std::min(out.ready_bytes, out.spans[out.span_at].end), now_);
+  if (out.prepare_at < out.missing_blocks) want(Kind::out, index);
+}
+
+bool Node::Core::build(std::uint32_t index, const VersionView& view, const PayloadShape& shape) noexcept {
+  Outgoing& out = out_at(index);
+  if (out.medium == Medium::int8 && !attach_all_planes(out, view)) {
+    out.excluded |= mask_of(Medium::int8);  // no memory for planes: offer the other media
+    restart(index);
+    return false;
+  }
+  if (!build_payload(shape, *store_, view.blocks, options_.integrity, scratch_, out.arrays)) {
+    out.state_due_ns = now_ + kNoMemoryRetryNs;
+    arm_out(index);
+    return false;
+  }
+  out.payload_built = true;
+  out.span_count = 1;
+  out.span_at = 0;
+  out.spans[0] = {0, out.arrays.payload.total_bytes};
+  out.posted_end = 0;
+  return true;
+}
+
+bool Node::Core::attach_all_planes(const Outgoing& out, const VersionView& view) noexcept {
+  for (std::uint32_t r = 0; r < out.range_count; ++r) {
+    for (std::uint32_t i = 0; i < out.ranges[r].count; ++i) {
+      if (!store_->attach_planes(view.blocks[out.ranges[r].first + i])) return false;
+    }
+  }
+  return true;
+}
+
+// Goes on where the last cycle stopped; ready_bytes says how far the stream may be posted.
+void Node::Core::prepare(std::uint32_t index, const VersionView& view, const PayloadShape& shape) noexcept {
+  Outgoing& out = out_at(index);
+  const transport::Payload& payload = out.arrays.payload;
+  if (out.medium != Medium::int8 && !options_.integrity) out.prepare_at = out.missing_blocks;
+  for (std::uint32_t step = 0; out.prepare_at < out.missing_blocks && budget_ > 0; ++step) {
+    if (step == kMaxBlocksPerStep) return;
+    const bool done = out.medium == Medium::int8 ? prepare_planes(out, view, shape) : prepare_raw(out, view, shape);
+    if (!done) return;
+    ++out.prepare_at;
+    const std::uint64_t next = out.medium == Medium::int8 ? out.prepare_at : out.prepare_piece;
+    // int8: plane 0 of all blocks comes first, so until the last block only plane 0 is ready.
+    out.ready_bytes = next < payload.starts.size() ? payload.starts[next] : payload.total_bytes;
+  }
+  if (out.prepare_at == out.missing_blocks) out.ready_bytes = payload.total_bytes;
+}
+
+bool Node::Core::prepare_raw(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept {
+  const std::uint32_t number = shape.nth(out.prepare_at);
+  const std::uint32_t pieces = shape.pieces_of(number);
+  std::uint64_t* to = out.arrays.digests.data() + out.arrays.first_unit[out.prepare_piece];
+  if (shape.first_row_of(number) == 0) {
+    const BlockHandle block = view.blocks[number];
+    if (!store_->ensure_digests(block, budget_)) {
+      budget_ = 0;
+      return false;
+    }
+    const std::span<const std::uint64_t> digests = store_->raw_digests(block);
+    KVRAIL_ASSERT(out.arrays.first_unit[out.prepare_piece] + digests.size() <= out.arrays.digests.size());
+    std::copy(digests.begin(), digests.end(), to);
+  } else {
+    for (std::uint32_t p = 0; p < pieces; ++p) {
+      const transport::Piece& piece = out.arrays.pieces[out.prepare_piece + p];
+      const std::uint32_t units = transport::units_in(piece.bytes);
+      codec::digests({piece.address, piece.bytes}, {to, units});
+      spend(budget_, piece.bytes);
+      to += units;
+    }
+  }
+  out.prepare_piece += pieces;
+  return true;
+}
+
+bool Node::Core::prepare_planes(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept {
+  const std::uint32_t number = shape.nth(out.prepare_at);
+  const BlockHandle handle = view.blocks[number];
+  BlockView block = store_->block(handle);
+  const std::uint64_t layer_bytes = 2 * std::uint64_t{view.layout.block_tokens} * view.layout.row_bytes();
+  while (block.encoding == Hash128{} && out.prepare_layer < view.layout.layers) {
+    if (budget_ == 0) return false;
+    const auto layers = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(budget_ / layer_bytes, 1, view.layout.layers - out.prepare_layer));
+    const TimeNs before = clock_.now_ns();
+    const codec::CodecReport report = codec::encode_int8(
+        view.layout, block.tokens, {block.raw, view.layout.block_bytes()}, out.prepare_layer, out.prepare_layer + layers,
+        {block.plane0, block.plane0_bytes}, {block.plane1, block.plane1_bytes});
+    learn_speed(int8_encode_ns_per_mib_, clock_.now_ns() - before, layers * layer_bytes);
+    counters_.encoded_bytes += layers * layer_bytes;
+    spend(budget_, layers * layer_bytes);
+    if (report.has_non_finite) {
+      out.excluded |= mask_of(Medium::int8);
+      out.restart_wanted = true;
+      drop_flow(out);
+      return false;
+    }
+    out.prepare_layer += layers;
+  }
+  if (block.encoding == Hash128{}) store_->planes_complete(handle);
+  out.prepare_layer = 0;
+  if (!options_.integrity) return true;
+  for (int plane = 0; plane < 2; ++plane) {
+    const std::uint64_t piece = out.prepare_at + (plane == 0 ? 0 : out.missing_blocks);
+    const std::span<const std::uint64_t> digests = store_->plane_digests(handle, plane);
+    KVRAIL_ASSERT(out.arrays.first_unit[piece] + digests.size() <= out.arrays.digests.size());
+    std::copy(digests.begin(), digests.end(), out.arrays.digests.begin() + out.arrays.first_unit[piece]);
+  }
+  return true;
+}
+
+// Exponential mean over about eight measurements; what the clock can't tell apart teaches nothing.
+void Node::Core::learn_speed(std::uint64_t& ns_per_mib, TimeNs elapsed_ns, std::uint64_t bytes) noexcept {
+  if (elapsed_ns <= 0 || bytes == 0) return;
+  const std::uint64_t sample = (static_cast<std::uint64_t>(elapsed_ns) << 20) / bytes;
+  ns_per_mib = ns_per_mib - ns_per_mib / 8 + sample / 8;
+}
+
+// ---- chunks ----------------------------------------------------------------------------------------
+
+void Node::Core::add_span_flow(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  KVRAIL_ASSERT(!out.flow.valid() && out.span_at < out.span_count);
+  const ByteSpan& span = out.spans[out.span_at];
+  scheduler::FlowSpec spec;
+  spec.lane = out.lane;
+  spec.cookie = outs_.handle_at(index).packed();
+  spec.total_bytes = span.end;
+  spec.ready_bytes = std::clamp(out.ready_bytes, span.begin, span.end);
+  spec.start_offset = span.begin;
+  spec.weight = out.weight;
+  spec.base_milli = std::uint32_t{1000} * out.weight;
+  spec.submitted_ns = out.submitted_ns;
+  spec.deadline_ns = out.deadline_ns;
+  spec.critical = out.critical;
+  spec.background = out.background;
+  out.posted_end = span.begin;
+  out.flow = scheduler_.add_flow(spec, now_);
+  if (!out.flow.valid()) want_later(Kind::out, index);
+}
+
+void Node::Core::drop_flow(Outgoing& out) noexcept {
+  if (!out.flow.valid()) return;
+  out.level = scheduler_.level_of(out.flow);
+  out.urgency_milli = scheduler_.urgency_milli(out.flow, now_);
+  scheduler_.remove_flow(out.flow);
+  out.flow = scheduler::FlowHandle{};
+}
+
+std::size_t Node::Core::post_chunks() noexcept {
+  const std::size_t count = scheduler_.step(now_, actions_);
+  std::size_t posted = 0;
+  while (posted < count && post_chunk(actions_[posted])) ++posted;
+  for (std::size_t i = count; i > posted; --i) scheduler_.unpost(actions_[i - 1]);
+  if (posted < count) ++counters_.posts_refused;
+  return posted;
+}
+
+bool Node::Core::post_chunk(const scheduler::PostAction& action) noexcept {
+  const OutHandle handle = OutHandle::unpack(action.cookie);
+  Outgoing& out = *must(outs_.get(handle));
+  Lane& lane = *must(lane_at(action.lane));
+  KVRAIL_ASSERT(out.state == OutState::sending && out.lane == action.lane && action.bytes > 0);
+  KVRAIL_ASSERT(action.offset == out.posted_end && action.offset + action.bytes <= out.ready_bytes);
+  if (lane.closing) return false;
+  const Handle<Chunk> chunk = chunks_.try_emplace();
+  if (!chunk.valid()) return false;
+  *chunks_.get(chunk) = Chunk{handle, action.offset, action.bytes, action.lane};
+  transport::ChunkPost post;
+  post.lease = out.lease;
+  post.transfer = out.id;
+  post.source = &out.arrays.payload;
+  post.offset = action.offset;
+  post.bytes = action.bytes;
+  post.critical = action.critical;
+  post.cookie = chunk.packed();
+  if (!transports_[lane.transport]->try_post_chunk(lane.id, post)) {
+    chunks_.erase(chunk);
+    return false;
+  }
+  ++out.chunks_in_flight;
+  out.posted_end = action.offset + action.bytes;
+  return true;
+}
+
+void Node::Core::on_chunk_done(std::uint32_t, const Event& event) noexcept {
+  const Handle<Chunk> handle = Handle<Chunk>::unpack(event.cookie);
+  const Chunk chunk = *must(chunks_.get(handle));  // one completion per chunk is the contract
+  chunks_.erase(handle);
+  const bool ok = event.status.ok();
+  scheduler_.chunk_done(chunk.lane, chunk.bytes, event.posted_ns, event.completed_ns, ok, now_);
+  if (Lane* lane = lane_at(chunk.lane); lane != nullptr && ok) heard(*lane);
+  Outgoing& out = *must(outs_.get(chunk.out));
+  KVRAIL_ASSERT(out.chunks_in_flight > 0);
+  --out.chunks_in_flight;
+  if (ok) {
+    out.acknowledged_bytes += chunk.bytes;
+    counters_.payload_bytes_out += chunk.bytes;
+  } else {
+    out.chunk_failed = true;
+  }
+  if (out.chunks_in_flight > 0) return;
+  if (out.state == OutState::draining || out.restart_wanted) return want(Kind::out, chunk.out.index);
+  if (out.state == OutState::sending && out.posted_end == out.spans[out.span_at].end) span_done(chunk.out.index);
+}
+
+void Node::Core::span_done(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  drop_flow(out);
+  if (++out.span_at < out.span_count) return want(Kind::out, index);
+  const bool ask = out.chunk_failed || out.outcome_pending;
+  out.retry_ns = 0;
+  begin_finishing(index);
+  if (ask) begin_query(index);
+}
+
+}  // namespace kvrail::engine

@@ -1,0 +1,350 @@
+// The sender's first half: from a send command (or a FETCH) to an accepted offer.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/core/node_core.h"
+
+namespace kvrail::engine {
+namespace {
+
+constexpr std::size_t kMaxReceivers = 64;
+constexpr TimeNs kFirstAnswerNs = 500 * kMillisecondNs;  // an OFFER is repeated after that, doubled
+constexpr TimeNs kLastAnswerNs = 4 * kSecondNs;
+
+constexpr MediumMask kEngineCan = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::int8) |
+                                  mask_of(Medium::window) | mask_of(Medium::reference) |
+                                  mask_of(Medium::summary);
+
+}  // namespace
+
+// ---- states ----------------------------------------------------------------------------------------
+
+void Node::Core::move(Outgoing& out, OutState to) noexcept {
+  KVRAIL_ASSERT_MSG(may_move(out.state, to), "no such move of an outgoing transfer");
+  out.state = to;
+  out.state_due_ns = kNever;
+}
+
+void Node::Core::arm_out(std::uint32_t index) noexcept {
+  const Outgoing& out = out_at(index);
+  const TimeNs deadline = out.deadline_ns == 0 || out.state == OutState::draining ? kNever : out.deadline_ns;
+  const bool accepted = out.accepted_ns != 0 || out.state == OutState::draining;
+  timers_.set(entity(Kind::out, index), std::min({out.state_due_ns, deadline, accepted ? kNever : out.give_up_ns}));
+}
+
+void Node::Core::out_timer(std::uint32_t index) noexcept {
+  if (!outs_.handle_at(index).valid()) return;
+  Outgoing& out = out_at(index);
+  if (out.state == OutState::draining) return want(Kind::out, index);
+  const bool late = (out.deadline_ns != 0 && now_ >= out.deadline_ns) ||
+                    (out.accepted_ns == 0 && now_ >= out.give_up_ns);
+  if (late) return cancel_out(index, Status{Code::timed_out});
+  if (now_ >= out.state_due_ns) {
+    out.state_due_ns = kNever;
+    switch (out.state) {
+      case OutState::offered:   // no answer: OFFERs are idempotent
+      case OutState::waiting:
+        move(out, OutState::offering);
+        begin_offer(index);
+        break;
+      case OutState::finishing:
+      case OutState::summarising: begin_query(index); break;
+      case OutState::querying:
+      case OutState::offering:
+      case OutState::sending: want(Kind::out, index); break;
+      case OutState::parked:
+      case OutState::draining: break;
+    }
+  }
+  if (outs_.handle_at(index).valid()) arm_out(index);
+}
+
+std::uint32_t Node::Core::find_out(std::uint32_t lane, TransferId id) noexcept {
+  const std::uint32_t* found = out_ids_.find(id);
+  if (found == nullptr || out_at(*found).peer != lane_at(lane)->peer ||
+      out_at(*found).state == OutState::draining) {
+    ++counters_.unknown_messages;  // late, or of another's transfer
+    return kNoIndex;
+  }
+  return *found;
+}
+
+// ---- the command -----------------------------------------------------------------------------------
+
+Status Node::Core::send(AgentHandle handle, TicketId ticket, const Name& name, std::uint64_t version_number,
+                        std::span<const Name> receivers, const SendOptions& options) noexcept {
+  LocalAgent* from = agent(handle);
+  if (from == nullptr) return Status{Code::not_found};
+  if (draining_) return Status{Code::shutting_down, Scope::engine};
+  if (ticket == 0 || receivers.empty() || receivers.size() > kMaxReceivers || options.deadline_ns < 0 ||
+      options.fidelity_floor_ppm > 1'000'000) {
+    return Status{Code::invalid_argument};
+  }
+  const VersionHandle version = store_->find_for(handle, name, version_number);
+  VersionView view;
+  if (!version.valid() || !store_->view(version, view)) return Status{Code::not_found};
+  const auto count = static_cast<std::uint32_t>(receivers.size());
+  if (outs_.capacity() - outs_.size() < count || local_summaries_.full()) return Status{Code::out_of_capacity};
+  if (!reserve_events(handle, count)) return Status{Code::out_of_capacity};
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ++counters_.sends;
+    ++from->sends;
+    send_to(handle, ticket, name, version, view, receivers[i], static_cast<std::uint16_t>(i), options);
+  }
+  return Status{};
+}
+
+void Node::Core::send_to(AgentHandle handle, TicketId ticket, const Name& name, VersionHandle version,
+                         const VersionView& view, const Name& receiver, std::uint16_t at,
+                         const SendOptions& options) noexcept {
+  const AgentInfo& from = agent(handle)->info;
+  const AgentWhere* to = where(from.tenant, receiver);
+  if (to == nullptr) {
+    AgentEvent event;
+    event.kind = AgentEventKind::sent;
+    event.ticket = ticket;
+    event.receiver = at;
+    event.task = options.task;
+    event.status = Status{Code::not_found};
+    return push_event(handle, event);
+  }
+  if (to->local.valid()) {
+    return deliver_locally({handle, to->local, ticket, false, at, name, version, options, now_});
+  }
+  const RemoteAgent& remote = *remotes_.get(remotes_.handle_at(to->remote));
+  OutRequest request;
+  request.from = handle;
+  request.ticket = ticket;
+  request.receiver = at;
+  request.tenant = from.tenant;
+  request.from_name = from.name;
+  request.to_name = receiver;
+  request.context = name;
+  request.version = version;
+  request.version_number = view.number;
+  request.peer = remote.peer;
+  request.weight = static_cast<std::uint16_t>(std::min(from.role + remote.role, 0xffff));
+  request.options = options;
+  park_or_offer(start_out(request).index);
+}
+
+OutHandle Node::Core::start_out(const OutRequest& request) noexcept {
+  const OutHandle handle = outs_.try_emplace();
+  KVRAIL_ASSERT_MSG(handle.valid(), "room was looked for before");
+  Outgoing& out = *outs_.get(handle);
+  out.id = next_transfer_++;
+  out.from = request.from;
+  out.ticket = request.ticket;
+  out.fetch_id = request.fetch_id;
+  out.receiver = request.receiver;
+  out.tenant = request.tenant;
+  out.from_name = request.from_name;
+  out.to_name = request.to_name;
+  out.context = request.context;
+  out.task = request.options.task;
+  out.version = request.version;
+  out.version_number = request.version_number;
+  out.peer = request.peer;
+  out.critical = request.options.critical;
+  out.background = request.options.background;
+  out.wish = request.options.medium == Medium::automatic ? options_.policy : request.options.medium;
+  out.fidelity_floor_ppm = request.options.fidelity_floor_ppm;
+  out.weight = std::max<std::uint16_t>(request.weight, 1);
+  out.submitted_ns = now_;
+  out.deadline_ns = request.options.deadline_ns == 0 ? 0 : add_saturating(now_, request.options.deadline_ns);
+  out.give_up_ns = out.deadline_ns != 0 ? out.deadline_ns : now_ + options_.accept_timeout_ns;
+  store_->pin(out.version);
+  ++peer_at(out.peer).open;
+  KVRAIL_ASSERT(out_ids_.insert(out.id, handle.index) != nullptr);
+  status_dirty_ = true;
+  return handle;
+}
+
+// One copy per node: while a version is on its way to a peer, other transfers of it to that peer wait;
+// then the receiver has it, and they move nothing.
+void Node::Core::park_or_offer(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  const TransferKey key{out.peer, out.version.packed()};
+  if (const std::uint32_t* leader = leaders_.find(key); leader != nullptr) {
+    out.state = OutState::parked;
+    out.next_follower = out_at(*leader).next_follower;
+    out_at(*leader).next_follower = index;
+    return arm_out(index);
+  }
+  out.leads = leaders_.insert(key, index) != nullptr;
+  out.state = OutState::offering;
+  begin_offer(index);
+}
+
+// ---- the offer -------------------------------------------------------------------------------------
+
+// (Re)starts the offer from its first frame.
+void Node::Core::begin_offer(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  KVRAIL_ASSERT(out.state == OutState::offering);
+  if (out.lane == kNoIndex) out.lane = best_lane(out.peer);
+  out.offer_posted = out.eager_posted = out.eager = false;
+  arm_out(index);
+  if (out.lane == kNoIndex) return;  // resumes when there is one, or ends with the peer
+  VersionView view;
+  KVRAIL_ASSERT(store_->view(out.version, view));
+  const AgentWhere* to = where(out.tenant, out.to_name);
+  if (to == nullptr || to->local.valid()) return cancel_out(index, Status{Code::not_found});
+  const RemoteAgent& remote = *remotes_.get(remotes_.handle_at(to->remote));
+  if (remote.peer != out.peer) return cancel_out(index, Status{Code::not_found});
+  const Status status = choose_candidates(out, view, remote);
+  if (!status.ok()) return cancel_out(index, status);
+  choose_base(out, view);
+  choose_eager(out, view);
+  out.tokens_posted = out.base_tokens;
+  want(Kind::out, index);
+}
+
+Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, const RemoteAgent& to) noexcept {
+  scheduler::SenderFacts facts;
+  facts.layout = view.layout;
+  facts.total_tokens = view.tokens.size();
+  facts.believed_missing_tokens = view.tokens.size();
+  facts.layouts_equal = to.layout == view.layout;
+  const LocalAgent* from = agent(out.from);
+  facts.tokenizers_equal = from == nullptr || from->info.tokenizer == to.tokenizer;
+  facts.source_has_kv = !view.blocks.empty() && view.medium != Medium::window;
+  facts.receiver_accepts = to.accepted;
+  facts.sender_can = kEngineCan & ~out.excluded;
+  facts.wish = out.wish;
+  facts.source_epsilon_ppm = view.epsilon_ppm;
+  facts.fidelity_floor_ppm = out.fidelity_floor_ppm;
+  const scheduler::LaneEstimate lane = scheduler_.estimate(out.lane);
+  facts.lane_rate_bytes_per_s = lane.planning_bytes_per_s;
+  facts.lane_backlog_ns = scheduler_.backlog_ns(out.lane, out.critical);
+  facts.round_trip_ns = lane.round_trip_ns;
+  facts.int8_encode_ns_per_block = (view.layout.block_bytes() * int8_encode_ns_per_mib_) >> 20;
+  const std::size_t full_blocks = view.tokens.size() / view.layout.block_tokens;
+  facts.int8_planes_exist = facts.source_has_kv && full_blocks > 0 &&
+                            store_->block(view.blocks[full_blocks - 1]).encoding != Hash128{};
+  facts.window_tokens = options_.window_tokens;
+  if (from != nullptr) {
+    facts.summary_bytes = from->info.summary_bytes;
+    facts.summary_ns = static_cast<TimeNs>(from->info.summary_ns);
+  }
+  facts.nic_price_ppm = nic_price_ppm();
+  const char* why = "";
+  out.candidate_count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, out.candidates, &why));
+  if (out.candidate_count > 0) return Status{};
+  return Status{facts.layouts_equal ? Code::rejected : Code::layout_mismatch};
+}
+
+void Node::Core::choose_base(Outgoing& out, const VersionView& view) noexcept {
+  out.base_tokens = 0;
+  if (out.base_refused) return;
+  const Belief* belief = beliefs_.find(belief_key(out));
+  if (belief == nullptr || belief->tokens == 0) return;
+  const std::uint64_t block = belief->tokens / view.layout.block_tokens;
+  if (belief->tokens % view.layout.block_tokens != 0 || belief->tokens > view.tokens.size()) return;
+  // The chain hash names all that comes before it, so one comparison covers the whole prefix.
+  if (block <= view.hashes.size() && view.hashes[block - 1] == belief->hash) out.base_tokens = belief->tokens;
+}
+
+BeliefKey Node::Core::belief_key(const Outgoing& out) noexcept {
+  std::array<char, 3 * (kMaxNameBytes + 1)> text{};
+  std::memcpy(text.data(), out.tenant.bytes.data(), kMaxNameBytes + 1);
+  std::memcpy(text.data() + 64, out.from_name.bytes.data(), kMaxNameBytes + 1);
+  std::memcpy(text.data() + 128, out.context.bytes.data(), kMaxNameBytes + 1);
+  return {out.peer, codec::hash_of({text.data(), text.size()})};
+}
+
+// After an ok DONE the peer holds the token ids, and, but for some media, the KV.
+void Node::Core::note_belief(const Outgoing& out) noexcept {
+  VersionView view;
+  if (out.medium == Medium::summary || !store_->view(out.version, view)) return;
+  const std::uint64_t blocks = view.tokens.size() / view.layout.block_tokens;
+  if (blocks == 0 || blocks > view.hashes.size()) return;
+  if (beliefs_.full()) beliefs_.clear();  // only a hint: it is built up again
+  beliefs_.insert(belief_key(out), Belief{blocks * view.layout.block_tokens, view.hashes[blocks - 1],
+                                          out.medium == Medium::full || out.medium == Medium::int8});
+}
+
+void Node::Core::run_offering(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  if (out.lane == kNoIndex) return;
+  VersionView view;
+  KVRAIL_ASSERT(store_->view(out.version, view));
+  const bool posted = (out.offer_posted || post_offer(out, view)) && post_tokens(out, view) &&
+                      (!out.eager || out.eager_posted || post_eager(out, view));
+  if (!posted) return want_later(Kind::out, index);
+  move(out, OutState::offered);
+  out.retry_ns = out.retry_ns == 0 ? kFirstAnswerNs : std::min(2 * out.retry_ns, kLastAnswerNs);
+  out.state_due_ns = now_ + jittered(out.retry_ns);
+  arm_out(index);
+}
+
+std::uint64_t Node::Core::message_limit(const Lane& lane) const noexcept {
+  return std::min<std::uint64_t>(transports_[lane.transport]->caps().max_frame_bytes, frame_.size());
+}
+
+namespace {
+
+wire::Candidate to_wire(const scheduler::CandidateCost& cost) noexcept {
+  wire::Candidate candidate;
+  candidate.medium = cost.medium;
+  candidate.fixed_bytes = cost.fixed_bytes;
+  candidate.block_bytes = cost.block_bytes;
+  candidate.tail_bytes = cost.tail_bytes;
+  candidate.wait_ns = cost.wait_ns;
+  candidate.encode_ns_per_block = cost.encode_ns_per_block;
+  candidate.rate_bytes_per_s = cost.rate_bytes_per_s;
+  candidate.price_ns = cost.price_ns;
+  candidate.epsilon_ppm = cost.epsilon_ppm;
+  return candidate;
+}
+
+}  // namespace
+
+bool Node::Core::post_offer(Outgoing& out, const VersionView& view) noexcept {
+  wire::Offer offer;
+  offer.transfer = out.id;
+  offer.task = out.task;
+  offer.fetch_id = out.fetch_id;
+  offer.tenant = out.tenant;
+  offer.from_agent = out.from_name;
+  offer.to_agent = out.to_name;
+  offer.context = out.context;
+  offer.version = out.version_number;
+  offer.layout = view.layout;
+  if (const LocalAgent* from = agent(out.from); from != nullptr) offer.tokenizer = from->info.tokenizer;
+  offer.total_tokens = view.tokens.size();
+  offer.base_tokens = out.base_tokens;
+  if (out.base_tokens > 0) offer.base_hash = view.hashes[out.base_tokens / view.layout.block_tokens - 1];
+  offer.remaining_ns = out.deadline_ns == 0 ? 0 : static_cast<std::uint64_t>(std::max<TimeNs>(out.deadline_ns - now_, 1));
+  offer.age_ns = static_cast<std::uint64_t>(now_ - out.submitted_ns);
+  offer.fidelity_floor_ppm = out.fidelity_floor_ppm;
+  offer.epsilon_ppm = view.epsilon_ppm;
+  offer.weight = out.weight;
+  offer.critical = out.critical;
+  offer.background = out.background;
+  offer.wish = out.wish;
+  offer.eager = out.eager;
+  offer.candidate_count = static_cast<std::uint8_t>(out.candidate_count);
+  for (std::uint32_t i = 0; i < out.candidate_count; ++i) offer.candidates[i] = to_wire(out.candidates[i]);
+  const std::uint64_t room = (message_limit(*lane_at(out.lane)) - wire::kMaxOfferOverhead) / sizeof(TokenId);
+  const std::uint64_t count = std::min(room, offer.total_tokens - offer.base_tokens);
+  offer.token_count_here = static_cast<std::uint32_t>(count);
+  offer.token_bytes = std::as_bytes(view.tokens.subspan(out.base_tokens, count));
+  if (!post(out.lane, offer)) return false;
+  out.offer_posted = true;
+  out.tokens_posted = out.base_tokens + count;
+  return true;
+}
+
+bool Node::Core::post_tokens(Outgoing& out, const VersionView& view) noexcept {
+  const std::uint64_t room = (message_limit(*lane_at(out.lane)) - wire::kMaxTokensOverhead) / sizeof(TokenId);
+  while (out.tokens_posted < view.tokens.size()) {
+    const std::uint64_t count = std::min<std::uint64_t>(room, view.tokens.size() - out.tokens_posted);
+    const wire::Tokens message{out.id, out.tokens_posted, std::as_bytes(view.tokens.subspan(out.tokens_posted, count))};
+    if (!post(out.lane, message)) return false;
+    out.tokens_posted += count;
+  }
+  return true;
+}
+
+}  // namespace kvrail::engine
