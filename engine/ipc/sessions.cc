@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "kvrail/base/no_alloc.h"
+
 namespace kvrail::engine::ipc {
 namespace {
 
@@ -67,6 +69,7 @@ Result<std::unique_ptr<Sessions>> Sessions::create(const SessionsOptions& option
   KVRAIL_ASSERT(options.max_agents > 0 && options.max_links > 0 && options.records_per_session > 0);
   std::unique_ptr<Sessions> sessions(new Sessions(options, host));
   sessions->epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  sessions->wait_fd_ = sessions->epoll_.get();
   for (std::uint32_t i = 0; i < options.max_links; ++i) {
     Result<std::unique_ptr<SessionLink>> link = SessionLink::create();
     if (!link.ok()) return std::move(link).error();
@@ -96,25 +99,39 @@ void Sessions::give_back_link(SessionLink* link) noexcept {
   KVRAIL_UNREACHABLE();
 }
 
-std::size_t Sessions::control() {
+std::size_t Sessions::cycle(TimeNs now_ns) noexcept {
+  if (armed_) disarm();
+  const std::size_t commands = control();
+  return commands + poll(now_ns);
+}
+
+std::size_t Sessions::control() noexcept {
   std::size_t handled = 0;
   for (const std::unique_ptr<SessionLink>& link : links_) {
     SessionCommand command;
     while (link->commands.pop(command)) {
+      // Once in the life of an agent or an arena, never per transfer.
+      const AllowAllocScope rare;
+      execute(*link, command);
       ++handled;
-      switch (command.kind) {
-        case SessionCommand::Kind::adopt: adopt(*link, command); break;
-        case SessionCommand::Kind::arena: look_up(*link, command); break;
-        case SessionCommand::Kind::import: import(*link, command); break;
-        case SessionCommand::Kind::drop: {
-          const std::size_t index = find(command.id);
-          if (index < live_.size()) drop(index, command.reason);
-          break;
-        }
-      }
     }
   }
   return handled;
+}
+
+void Sessions::execute(SessionLink& link, const SessionCommand& command) {
+  switch (command.kind) {
+    case SessionCommand::Kind::adopt: return adopt(link, command);
+    case SessionCommand::Kind::arena: return look_up(link, command);
+    case SessionCommand::Kind::import: return import(link, command);
+    case SessionCommand::Kind::drop: {
+      // A session that the worker dropped itself is not there any more; its `gone` is under way.
+      const std::size_t index = find(command.id);
+      if (index < live_.size()) drop(index, command.reason);
+      return;
+    }
+  }
+  KVRAIL_UNREACHABLE();
 }
 
 namespace {
@@ -239,8 +256,8 @@ std::size_t Sessions::find(std::uint64_t id) const noexcept {
   return live_.size();
 }
 
-std::size_t Sessions::poll(TimeNs now_ns, std::size_t budget) noexcept {
-  if (armed_) disarm();
+std::size_t Sessions::poll(TimeNs now_ns) noexcept {
+  const std::size_t budget = options_.records_per_cycle;
   std::size_t done = 0;
   const std::size_t rounds = live_.size();
   for (std::size_t i = 0; i < rounds && done < budget && !live_.empty(); ++i) {

@@ -1,22 +1,22 @@
 // All sessions of one worker: adopts what the attaching threads hand over, polls the submit rings,
 // and is the core's AgentSink.
 //
-// Thread: the worker, but for create() and claim_link(). The worker's loop is
-//   sessions.control();                     // rare; may block and allocate
-//   { sessions.poll(now, budget); node.cycle(now); }
-//   to park: sessions.arm() and then poll() with wait_fd() among the descriptors.
+// Thread: the worker, but for create(), claim_link() and give_back_link(). In a worker's order the
+// sessions come before the node, so that what an agent asks is done in the same duty cycle.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/core/agent_port.h"
 #include "engine/ipc/agent_session.h"
 #include "engine/ipc/session_host.h"
 #include "engine/ipc/session_link.h"
+#include "engine/runtime/pollable.h"
 #include "kvrail/base/result.h"
 
 namespace kvrail::engine::ipc {
@@ -24,10 +24,11 @@ namespace kvrail::engine::ipc {
 struct SessionsOptions {
   std::uint32_t max_agents = 256;      // as StoreOptions::max_agents
   std::uint32_t max_links = 16;        // one for the attach server, one per embedding thread
-  std::size_t records_per_session = 32;  // handled in one poll()
+  std::size_t records_per_session = 32;  // handled in one cycle
+  std::size_t records_per_cycle = 1024;  // over all sessions
 };
 
-class Sessions final : public AgentSink {
+class Sessions final : public AgentSink, public Pollable {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Sessions>> create(const SessionsOptions& options, SessionHost& host);
   ~Sessions() override;
@@ -37,16 +38,14 @@ class Sessions final : public AgentSink {
   [[nodiscard]] SessionLink* claim_link() noexcept;
   void give_back_link(SessionLink* link) noexcept;
 
-  // Commands of all links. Returns how many were handled.
-  std::size_t control();
-  // Records of all sessions, up to `budget`, going on where the last call stopped.
-  std::size_t poll(TimeNs now_ns, std::size_t budget) noexcept;
-  [[nodiscard]] bool try_push(AgentHandle agent, const AgentEvent& event) noexcept override;
+  // Pollable: commands of all links (these may block and allocate), then records of the sessions,
+  // going on where the last cycle stopped.
+  std::size_t cycle(TimeNs now_ns) noexcept override;
+  [[nodiscard]] bool arm() noexcept override;
+  [[nodiscard]] std::span<const int> wait_fds() const noexcept override { return {&wait_fd_, 1}; }
+  [[nodiscard]] TimeNs next_deadline_ns() const noexcept override { return kNever; }
 
-  // One descriptor for all rings and links; readable when there is something to poll, provided that
-  // arm() said true before. False: there is work now.
-  [[nodiscard]] int wait_fd() const noexcept { return epoll_.get(); }
-  [[nodiscard]] bool arm() noexcept;
+  [[nodiscard]] bool try_push(AgentHandle agent, const AgentEvent& event) noexcept override;
 
   [[nodiscard]] std::size_t size() const noexcept { return live_.size(); }
   // Sums over all sessions, those that are gone included.
@@ -59,6 +58,9 @@ class Sessions final : public AgentSink {
   };
 
   Sessions(const SessionsOptions& options, SessionHost& host);
+  std::size_t control() noexcept;
+  void execute(SessionLink& link, const SessionCommand& command);
+  std::size_t poll(TimeNs now_ns) noexcept;
   void adopt(SessionLink& link, const SessionCommand& command);
   [[nodiscard]] Result<void> admit(AgentSession& session, bool fds, SessionNotice& notice);
   void look_up(SessionLink& link, const SessionCommand& command);
@@ -70,6 +72,7 @@ class Sessions final : public AgentSink {
   SessionsOptions options_;
   SessionHost& host_;
   UniqueFd epoll_;
+  int wait_fd_ = -1;                             // of epoll_: readable when a ring or a link has news
   std::vector<std::unique_ptr<SessionLink>> links_;
   std::unique_ptr<std::atomic<bool>[]> claimed_;
   std::vector<Entry> live_;                      // capacity taken at creation

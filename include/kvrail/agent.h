@@ -30,7 +30,7 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 // Default of every call that waits for the engine itself (not for other agents).
 inline constexpr Nanoseconds kCallTimeout = std::chrono::seconds(5);
-inline constexpr const char* kDefaultSocketPath = "/run/kvrail/kvrail.sock";
+inline constexpr const char* kDefaultSocketPath = "/run/kvrail/kvraild.sock";
 
 // Every medium that needs nothing special of the agent.
 inline constexpr MediumMask kDefaultAccepted =

@@ -1,0 +1,254 @@
+#include "engine/client/session.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kvrail/base/checked.h"
+
+namespace kvrail::client {
+
+TimeNs now_ns() noexcept { return SteadyClock().now_ns(); }
+
+TimeNs deadline_after(TimeNs timeout_ns) noexcept {
+  return add_saturating(now_ns(), std::max<TimeNs>(timeout_ns, 0));
+}
+
+void unmap(ArenaMap& map) noexcept {
+  if (map.owned && map.base != nullptr) ::munmap(map.base, map.bytes);
+  map = ArenaMap{};
+}
+
+Session::Session(std::unique_ptr<Channel> channel, const Attachment& attachment, const Layout& layout,
+                 TimeNs spin_ns)
+    : channel_(std::move(channel)),
+      attachment_(attachment),
+      layout_(layout),
+      view_(ipc::view_control(attachment.control_map.base, attachment.control)),
+      submit_(view_.submit, attachment.control.submit_capacity),
+      completion_(view_.completion, attachment.control.completion_capacity),
+      spin_ns_(spin_ns) {
+  arenas_.push_back({attachment.arena_id, 0, attachment.arena, 0, true});
+  arenas_.push_back({attachment.receive_id, 0, attachment.receive, 0, true});
+}
+
+Session::~Session() {
+  channel_.reset();  // Leaves first: the engine must not write into what is unmapped here.
+  for (Arena& arena : arenas_) unmap(arena.map);
+  unmap(attachment_.control_map);
+}
+
+void Session::end(Status why) noexcept {
+  KVRAIL_ASSERT(!why.ok());
+  if (over_.ok()) over_ = why;
+}
+
+void Session::free_scratch() noexcept {
+  seen_processed_ = view_.shared->processed.load(std::memory_order_acquire);  // P1 <- R1
+  while (!regions_.empty() && regions_.front().record <= seen_processed_) regions_.pop_front();
+}
+
+// First fit behind the newest region, then from the start. One byte always stays free between the
+// newest and the oldest region, so that "empty" and "full" look different.
+bool Session::find_scratch(std::uint32_t bytes, std::uint32_t& offset) const noexcept {
+  const auto size = static_cast<std::uint32_t>(view_.scratch.size());
+  if (regions_.empty()) {
+    offset = 0;
+    return bytes <= size;
+  }
+  const std::uint32_t oldest = regions_.front().begin;
+  const std::uint32_t newest = regions_.back().end;
+  if (newest > oldest) {
+    offset = bytes <= size - newest ? newest : 0;
+    return bytes <= size - newest || bytes < oldest;
+  }
+  offset = newest;
+  return bytes < oldest - newest;
+}
+
+Status Session::submit(ipc::SubmitRecord record, std::span<const Bytes> payload, TimeNs deadline_ns) {
+  std::uint64_t total = 0;
+  for (const Bytes part : payload) total += part.size();
+  if (total > view_.scratch.size()) {
+    return {Code::too_large, Scope::transfer, static_cast<std::int32_t>(view_.scratch.size())};
+  }
+  const auto bytes = static_cast<std::uint32_t>(total);
+  std::uint32_t offset = 0;
+  for (;;) {
+    if (!over_.ok()) return over_;
+    free_scratch();
+    if (find_scratch(bytes, offset) && submit_.free_slots() != 0) break;
+    if (submit_.state() != RingState::ok) end({Code::protocol_error, Scope::engine});
+    if (const Status waited = wait_for_room(deadline_ns); !waited.ok()) return waited;
+  }
+  record.payload_offset = bytes == 0 ? 0 : offset;
+  record.payload_bytes = bytes;
+  record.submitted_ns = now_ns();
+  std::byte* at = view_.scratch.data() + offset;
+  for (const Bytes part : payload) {
+    if (!part.empty()) std::memcpy(at, part.data(), part.size());
+    at += part.size();
+  }
+  const bool pushed = submit_.try_push(record);
+  KVRAIL_ASSERT(pushed);
+  ++submitted_;
+  if (bytes != 0) regions_.push_back({submitted_, offset, offset + bytes});
+  if (submit_.publish()) channel_->ring();
+  return {};
+}
+
+Status Session::wait_for_room(TimeNs deadline_ns) {
+  store_completions();
+  view_.shared->room_wanted.store(1, std::memory_order_seq_cst);  // R3
+  // Compared with what the caller saw when it found no room: a count read only now might be the last
+  // that ever comes.
+  if (view_.shared->processed.load(std::memory_order_seq_cst) != seen_processed_ ||  // R3 <- R2
+      !completion_.prepare_park()) {
+    view_.shared->room_wanted.store(0, std::memory_order_relaxed);  // Saves a needless bell only.
+    if (completion_.state() != RingState::ok) end({Code::protocol_error, Scope::engine});
+    return over_;
+  }
+  const Status waited = channel_->wait(std::max<TimeNs>(deadline_ns - now_ns(), 0));
+  completion_.cancel_park();
+  if (!waited.ok() && waited.code != Code::timed_out) end(waited);
+  return waited;
+}
+
+void Session::store_completions() noexcept {
+  ipc::CompletionRecord record;
+  while (completion_.try_pop(record)) stored_.push_back(record);
+}
+
+bool Session::take(ipc::CompletionRecord& out) noexcept {
+  if (!stored_.empty()) {
+    out = stored_.front();
+    stored_.pop_front();
+    return true;
+  }
+  if (completion_.try_pop(out)) return true;
+  if (completion_.state() != RingState::ok) end({Code::protocol_error, Scope::engine});
+  return false;
+}
+
+Status Session::wait(TimeNs deadline_ns) {
+  if (!stored_.empty() || completion_.available() != 0) return {};
+  if (!over_.ok()) return over_;
+  const TimeNs begin_ns = now_ns();
+  if (deadline_ns <= begin_ns) {
+    const Status checked = check(begin_ns);
+    return checked.ok() ? Status{Code::timed_out} : checked;
+  }
+  if (spin_ns_ > 0) {
+    const TimeNs spin_until_ns = std::min(deadline_ns, add_saturating(begin_ns, spin_ns_));
+    while (now_ns() < spin_until_ns) {
+      if (completion_.available() != 0) return {};
+    }
+  }
+  if (!completion_.prepare_park()) return {};
+  const Status waited = channel_->wait(std::max<TimeNs>(deadline_ns - now_ns(), 0));
+  completion_.cancel_park();
+  if (waited.ok() || completion_.available() != 0) return {};
+  if (waited.code != Code::timed_out) end(waited);
+  return waited;
+}
+
+bool Session::arm() noexcept { return stored_.empty() && over_.ok() && completion_.prepare_park(); }
+
+Status Session::check(TimeNs now) {
+  constexpr TimeNs kCheckEveryNs = 10 * kMillisecondNs;  // A system call per poll would be dear.
+  if (!over_.ok() || now - checked_ns_ < kCheckEveryNs) return over_;
+  checked_ns_ = now;
+  if (const Status status = channel_->check(); !status.ok()) end(status);
+  return over_;
+}
+
+std::byte* Session::at(std::uint32_t arena, std::uint64_t offset, std::uint64_t bytes, TimeNs deadline_ns) {
+  const auto inside = [offset, bytes](const Arena& entry) noexcept -> std::byte* {
+    if (offset < entry.first_offset) return nullptr;
+    const std::uint64_t from = offset - entry.first_offset;
+    return range_fits(from, bytes, entry.map.bytes) ? entry.map.base + from : nullptr;
+  };
+  bool known = false;
+  for (const Arena& entry : arenas_) {
+    if (entry.id != arena) continue;
+    known = true;
+    if (std::byte* found = inside(entry); found != nullptr) return found;
+  }
+  if (known || !over_.ok()) return nullptr;
+  Result<ArenaMap> map = channel_->arena(arena, std::max<TimeNs>(deadline_ns - now_ns(), 0));
+  if (!map.ok()) {
+    if (map.status().scope == Scope::engine && map.status().code != Code::not_found) end(map.status());
+    return nullptr;
+  }
+  unmap_idle();
+  arenas_.push_back({arena, 0, *map, 0, false});
+  return inside(arenas_.back());
+}
+
+const std::byte* Session::held(std::uint32_t arena, std::uint64_t offset) const noexcept {
+  for (const Arena& entry : arenas_) {
+    if (entry.id == arena && offset >= entry.first_offset && offset - entry.first_offset < entry.map.bytes) {
+      return entry.map.base + (offset - entry.first_offset);
+    }
+  }
+  KVRAIL_UNREACHABLE();
+}
+
+void Session::hold(std::uint32_t arena) noexcept {
+  for (Arena& entry : arenas_) {
+    if (entry.id == arena) ++entry.holds;
+  }
+}
+
+void Session::let_go(std::uint32_t arena) noexcept {
+  for (Arena& entry : arenas_) {
+    if (entry.id == arena) {
+      KVRAIL_ASSERT(entry.holds > 0);
+      --entry.holds;
+    }
+  }
+}
+
+void Session::keep(const ImportedRange& range) {
+  arenas_.push_back({range.arena, 0, range.map, range.offset, true});
+}
+
+// An arena of an agent that has long gone stays in memory as long as somebody maps it.
+void Session::unmap_idle() noexcept {
+  if (hold_all_ != 0) return;
+  const auto idle = [](const Arena& entry) noexcept { return !entry.permanent && entry.holds == 0; };
+  if (static_cast<std::size_t>(std::count_if(arenas_.begin(), arenas_.end(), idle)) < kIdleArenas) return;
+  for (Arena& entry : arenas_) {
+    if (idle(entry)) unmap(entry.map);
+  }
+  std::erase_if(arenas_, [&idle](const Arena& entry) { return idle(entry); });
+}
+
+void Session::write_probe(const Probe& probe, std::uint64_t copied_bytes) noexcept {
+  ipc::ProbeRecord& record = *view_.probe;
+  const std::uint64_t sequence = record.sequence.load(std::memory_order_relaxed);  // Written here only.
+  record.sequence.store(sequence + 1, std::memory_order_relaxed);  // Ordered by the fence behind it.
+  std::atomic_thread_fence(std::memory_order_release);
+  const auto put = [&record](ipc::ProbeWord word, std::uint64_t value) noexcept {
+    record.words[static_cast<std::size_t>(word)].store(value, std::memory_order_relaxed);
+  };
+  put(ipc::ProbeWord::updated_ns, static_cast<std::uint64_t>(now_ns()));
+  put(ipc::ProbeWord::queue_length, probe.queue_length);
+  put(ipc::ProbeWord::cache_bytes, probe.cache_bytes);
+  put(ipc::ProbeWord::compute_load_ppm, probe.compute_load_ppm);
+  put(ipc::ProbeWord::idle_until_ns, static_cast<std::uint64_t>(probe.idle_until_ns));
+  put(ipc::ProbeWord::prefill_fixed_ns, probe.compute.prefill_fixed_ns);
+  put(ipc::ProbeWord::prefill_per_token_ns, probe.compute.prefill_per_token_ns);
+  put(ipc::ProbeWord::prefill_quadratic_ns_q20, probe.compute.prefill_quadratic_ns_q20);
+  put(ipc::ProbeWord::decode_per_token_ns, probe.compute.decode_per_token_ns);
+  put(ipc::ProbeWord::accepted, probe.accepted);
+  put(ipc::ProbeWord::tokenizer_low, probe.tokenizer.low);
+  put(ipc::ProbeWord::tokenizer_high, probe.tokenizer.high);
+  put(ipc::ProbeWord::copied_bytes, copied_bytes);
+  put(ipc::ProbeWord::backlog_ns, static_cast<std::uint64_t>(probe.backlog_ns));
+  record.sequence.store(sequence + 2, std::memory_order_release);  // pairs with the engine's acquire load
+}
+
+}  // namespace kvrail::client

@@ -1,0 +1,110 @@
+// One attachment, the agent's end: its rings, scratch and mapped arenas. Blocks and deliveries keep
+// it alive, so that what they show stays readable after the agent has left or the engine has died.
+//
+// Threads    the agent's one.
+// State      the agent's ends of the two rings (kvrail/base/shared_ring.h); scratch regions in the
+//            order of their records, freed when the engine's count `processed` has passed them.
+// Invariant  a scratch region is never rewritten before the engine has copied it.
+//            While it waits for ring or scratch room, it takes completions in: the engine handles no
+//            record without room for an answer, so two full rings would else wait for each other.
+// Edges      P1 processed load(acquire) <- R1 of engine/ipc/agent_session.h. R2/R3 there: room_wanted is
+//            stored, then processed loaded, both seq_cst.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/client/channel.h"
+#include "kvrail/base/shared_ring.h"
+#include "kvrail/probe.h"
+
+namespace kvrail::client {
+
+using Bytes = std::span<const std::byte>;
+
+class Session {
+ public:
+  Session(std::unique_ptr<Channel> channel, const Attachment& attachment, const Layout& layout, TimeNs spin_ns);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session();
+
+  [[nodiscard]] const Attachment& attachment() const noexcept { return attachment_; }
+  [[nodiscard]] const Layout& layout() const noexcept { return layout_; }
+  [[nodiscard]] Channel& channel() noexcept { return *channel_; }
+
+  // Ok, or why this session is over.
+  [[nodiscard]] Status alive() const noexcept { return over_; }
+  void end(Status why) noexcept;
+
+  // Copies the payload parts, one behind the other, into scratch and publishes the record. Waits
+  // for room until the deadline. The record's payload fields and time are set here.
+  Status submit(ipc::SubmitRecord record, std::span<const Bytes> payload, TimeNs deadline_ns);
+  // The next completion, false when there is none now.
+  [[nodiscard]] bool take(ipc::CompletionRecord& out) noexcept;
+  // Until take() has something, the deadline passes, or the session is over.
+  Status wait(TimeNs deadline_ns);
+  // For event loops: true when the bell will ring at the next completion.
+  [[nodiscard]] bool arm() noexcept;
+  // Looks after the engine now and then when nothing else does.
+  Status check(TimeNs now_ns);
+
+  // Address of a range in an arena, mapped at first use; nullptr if it does not lie in there or the
+  // arena may not be read.
+  [[nodiscard]] std::byte* at(std::uint32_t arena, std::uint64_t offset, std::uint64_t bytes, TimeNs deadline_ns);
+  // The same for an arena that is mapped for sure: a Delivery holds it.
+  [[nodiscard]] const std::byte* held(std::uint32_t arena, std::uint64_t offset) const noexcept;
+  void hold(std::uint32_t arena) noexcept;
+  void let_go(std::uint32_t arena) noexcept;
+  void hold_all() noexcept { ++hold_all_; }
+  void let_go_all() noexcept { --hold_all_; }
+  void keep(const ImportedRange& range);
+
+  void write_probe(const Probe& probe, std::uint64_t copied_bytes) noexcept;
+
+ private:
+  struct Arena {
+    std::uint32_t id = 0;
+    std::uint32_t holds = 0;
+    ArenaMap map;
+    std::uint64_t first_offset = 0;  // imports: offset of map.base in the arena's numbering
+    bool permanent = false;
+  };
+  struct Region {
+    std::uint64_t record = 0;  // freed when `processed` reaches it
+    std::uint32_t begin = 0, end = 0;
+  };
+  static constexpr std::size_t kIdleArenas = 8;  // mapped without need, to be used again
+
+  void free_scratch() noexcept;
+  [[nodiscard]] bool find_scratch(std::uint32_t bytes, std::uint32_t& offset) const noexcept;
+  Status wait_for_room(TimeNs deadline_ns);
+  void store_completions() noexcept;
+  void unmap_idle() noexcept;
+
+  std::unique_ptr<Channel> channel_;
+  Attachment attachment_;
+  Layout layout_;
+  ipc::ControlView view_;
+  RingProducer<ipc::SubmitRecord> submit_;
+  RingConsumer<ipc::CompletionRecord> completion_;
+  std::deque<Region> regions_;
+  std::deque<ipc::CompletionRecord> stored_;  // taken in while waiting for room
+  std::vector<Arena> arenas_;
+  std::uint64_t submitted_ = 0;
+  std::uint64_t seen_processed_ = 0;
+  std::uint32_t hold_all_ = 0;
+  TimeNs spin_ns_;
+  TimeNs checked_ns_ = 0;
+  Status over_;
+};
+
+// now + timeout, as a deadline; never wraps.
+[[nodiscard]] TimeNs deadline_after(TimeNs timeout_ns) noexcept;
+[[nodiscard]] TimeNs now_ns() noexcept;
+
+}  // namespace kvrail::client
