@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <thread>
@@ -176,6 +177,62 @@ TEST_CASE("shared ring / two threads: ping-pong where both sides park at every s
   CHECK(!hung);
   CHECK(!echo_hung);
   CHECK(wrong == 0);
+}
+
+void spin(std::uint64_t turns) {
+  for (; turns > 0; --turns) {
+    asm volatile("" ::: "memory");
+  }
+}
+
+// The race of P3/C3 alone, many times over: both sides start a round together, one publishes while
+// the other prepares to park. Without the store-load order both can miss each other, which no sleep
+// has to show.
+TEST_CASE("shared ring / two threads: publish and prepare_park at once never miss each other") {
+  RingFixture fixture;
+  constexpr std::uint32_t kRounds = 300'000;
+  std::atomic<std::uint32_t> round{0};  // 2k + 1 starts round k.
+  std::atomic<std::uint32_t> done{0};
+  bool signalled = false;  // Written by the publisher in a round, read by the main thread after it.
+  std::thread publisher([&] {
+    RingProducer<Item> producer(fixture.span, kCapacity);
+    Prng prng(5);
+    for (std::uint32_t k = 0; k < kRounds; ++k) {
+      const std::uint64_t delay = prng.uniform(32);
+      KVRAIL_ASSERT(producer.try_push(Item{k, {}}));
+      for (int spins = 0; round.load(std::memory_order_acquire) != 2 * k + 1; ++spins) {
+        if (spins > 1000) {
+          std::this_thread::yield();
+        }
+      }
+      spin(delay);
+      signalled = producer.publish();
+      done.store(k + 1, std::memory_order_release);
+    }
+  });
+  RingConsumer<Item> consumer(fixture.span, kCapacity);
+  Prng prng(6);
+  std::uint64_t missed = 0;
+  std::uint64_t parked_rounds = 0;
+  for (std::uint32_t k = 0; k < kRounds; ++k) {
+    const std::uint64_t delay = prng.uniform(32);
+    round.store(2 * k + 1, std::memory_order_release);
+    spin(delay);
+    const bool parked = consumer.prepare_park();
+    for (int spins = 0; done.load(std::memory_order_acquire) != k + 1; ++spins) {
+      if (spins > 1000) {
+        std::this_thread::yield();
+      }
+    }
+    parked_rounds += parked ? 1 : 0;
+    missed += parked && !signalled ? 1 : 0;
+    consumer.cancel_park();
+    Item item{};
+    KVRAIL_ASSERT(consumer.try_pop(item));
+  }
+  publisher.join();
+  CHECK(missed == 0);
+  CHECK(parked_rounds > 0);
 }
 
 }  // namespace
