@@ -110,6 +110,8 @@ class SocketChannel final : public Channel {
     if (ipc::send_message(socket_.get(), question, fds) != ipc::SendOutcome::sent) {
       return gone("before a question");
     }
+    ipc::MessageHeader asked;
+    std::memcpy(&asked, &question, sizeof(asked));  // Every message begins with one.
     const TimeNs deadline_ns = deadline_after(timeout_ns);
     for (;;) {
       switch (ipc::receive_message(socket_.get(), received_)) {
@@ -122,7 +124,7 @@ class SocketChannel final : public Channel {
           }
           break;
         case ReceiveOutcome::message: {
-          const bool ours = received_.header.sequence == question.header.sequence;
+          const bool ours = received_.header.sequence == asked.sequence;
           if (ours && received_.header.type == answer) return {};
           if (ours && received_.header.type == MessageType::refused) return refusal();
           if (const Status end = judge_unasked(); !end.ok()) {
