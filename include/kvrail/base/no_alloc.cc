@@ -24,9 +24,10 @@
 
 namespace {
 
-// Greater than zero while allocation is forbidden on this thread. Plain thread-local storage of the
-// executable: reading it never allocates, which the hook depends on.
-constinit thread_local int t_depth = 0;
+// Greater than zero while allocation is forbidden on this thread. initial-exec: where the hook ends
+// up in a shared library, the default model could allocate at a thread's first access, from within
+// malloc.
+[[gnu::tls_model("initial-exec")]] constinit thread_local int t_depth = 0;
 
 // Out of line: the hook itself must stay small, it runs at every allocation of the process.
 [[noreturn, gnu::noinline]] void fail() noexcept {
