@@ -1,5 +1,6 @@
 #include "perf/model/facts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kvrail/base/assert.h"
@@ -54,29 +55,45 @@ std::array<TokenId, kQuestionTokens> FactWorld::question(const Fact& fact) const
 }
 
 std::vector<Fact> FactSource::draw(std::size_t count, std::span<const Fact> taken) {
-  KVRAIL_ASSERT_MSG(count + taken.size() <= world_->key_count(), "there are not so many keys");
-  std::vector<Fact> free;
-  free.reserve(world_->key_count());
-  for (const TokenId name : world_->names) {
+  return draw_from(world_->names, count, taken);
+}
+
+std::vector<Fact> FactSource::draw_close(std::size_t count) {
+  std::vector<TokenId> names = world_->names;
+  const std::size_t things = world_->things.size();
+  const std::size_t wanted = std::min(names.size(), (count + things - 1) / things + 1);
+  choose(wanted, names);
+  return draw_from(names, count, {});
+}
+
+std::vector<Fact> FactSource::draw_from(std::span<const TokenId> names, std::size_t count,
+                                        std::span<const Fact> taken) {
+  std::vector<Fact> facts;
+  facts.reserve(names.size() * world_->things.size());
+  for (const TokenId name : names) {
     for (const TokenId thing : world_->things) {
       const auto same_key = [&](const Fact& f) { return f.name == name && f.thing == thing; };
-      bool used = false;
-      for (const Fact& fact : taken) {
-        used = used || same_key(fact);
-      }
-      if (!used) {
-        free.push_back({name, thing, 0, 0});
+      if (std::none_of(taken.begin(), taken.end(), same_key)) {
+        facts.push_back({name, thing, 0, 0});
       }
     }
   }
-  // A shuffle that stops after `count`.
-  for (std::size_t i = 0; i < count; ++i) {
-    std::swap(free[i], free[i + random_.uniform(free.size() - i)]);
-    free[i].shade = one_of(random_, world_->shades);
-    free[i].colour = one_of(random_, world_->colours);
+  KVRAIL_ASSERT_MSG(count <= facts.size(), "there are not so many keys");
+  choose(count, facts);
+  for (Fact& fact : facts) {
+    fact.shade = one_of(random_, world_->shades);
+    fact.colour = one_of(random_, world_->colours);
   }
-  free.resize(count);
-  return free;
+  return facts;
+}
+
+// Keeps `count` of the items, in random order: a shuffle that stops early.
+template <class T>
+void FactSource::choose(std::size_t count, std::vector<T>& items) {
+  for (std::size_t i = 0; i < count; ++i) {
+    std::swap(items[i], items[i + random_.uniform(items.size() - i)]);
+  }
+  items.resize(count);
 }
 
 std::vector<std::size_t> FactSource::order(std::size_t count) {
@@ -84,9 +101,7 @@ std::vector<std::size_t> FactSource::order(std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     indices[i] = i;
   }
-  for (std::size_t i = 0; i + 1 < count; ++i) {
-    std::swap(indices[i], indices[i + random_.uniform(count - i)]);
-  }
+  choose(count, indices);
   return indices;
 }
 

@@ -65,10 +65,18 @@ class FactSource {
   /// `count` facts whose keys differ from each other and from those of `taken`; together at most
   /// key_count().
   [[nodiscard]] std::vector<Fact> draw(std::size_t count, std::span<const Fact> taken = {});
+  /// The same with keys as near-identical as can be: of the fewest names that give enough keys,
+  /// plus one. The hardest documents, at which lossy KV shows first.
+  [[nodiscard]] std::vector<Fact> draw_close(std::size_t count);
   /// Indices 0 to count - 1 in random order: whom to ask next.
   [[nodiscard]] std::vector<std::size_t> order(std::size_t count);
 
  private:
+  std::vector<Fact> draw_from(std::span<const TokenId> names, std::size_t count,
+                              std::span<const Fact> taken);
+  template <class T>
+  void choose(std::size_t count, std::vector<T>& items);
+
   const FactWorld* world_;
   Prng random_;
 };

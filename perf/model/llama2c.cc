@@ -70,7 +70,7 @@ Result<Model> Model::load_llama2c(const std::filesystem::path& path) {
   const auto field = [&](std::size_t i) {
     return static_cast<std::int32_t>(load_le32(bytes.data() + 4 * i));
   };
-  for (const std::size_t i : {0, 1, 2, 3, 4, 6}) {
+  for (const std::size_t i : {0U, 1U, 2U, 3U, 4U, 6U}) {
     if (field(i) <= 0) {
       return bad_file(path, "not a llama2.c checkpoint (a size in its header isn't positive)");
     }
