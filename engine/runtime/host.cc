@@ -1,0 +1,255 @@
+#include "engine/runtime/host.h"
+
+#include <poll.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "transport/handshake.h"
+
+namespace kvrail::engine {
+namespace {
+
+constexpr TimeNs kResolveAgainNs = 2 * kSecondNs;
+constexpr TimeNs kStallNs = 5 * kSecondNs;
+constexpr TimeNs kDrainLookNs = 5 * kMillisecondNs;
+constexpr TimeNs kOwnCoreSpinNs = 20 * kMicrosecondNs;
+
+std::uint64_t random_id() {
+  std::uint64_t value = 0;
+  while (value == 0) {
+    if (::getrandom(&value, sizeof(value), 0) != sizeof(value)) continue;  // interrupted
+    value &= INT64_MAX;  // ids are shown and configured as positive numbers
+  }
+  return value;
+}
+
+WorkerOptions worker_options(const Config& config, const char* name, int core) {
+  WorkerOptions options;
+  options.name = name;
+  options.idle = config.idle;
+  options.core = core;
+  options.spin_ns = config.spin_ns >= 0 ? config.spin_ns : (core >= 0 ? kOwnCoreSpinNs : 0);
+  return options;
+}
+
+}  // namespace
+
+class Host::NodePoll final : public Pollable {
+ public:
+  explicit NodePoll(Node& node) : node_(node) {}
+  std::size_t cycle(TimeNs now_ns) noexcept override { return node_.cycle(now_ns); }
+  bool arm() noexcept override { return node_.arm(); }
+  std::span<const int> wait_fds() const noexcept override { return node_.wait_fds(); }
+  TimeNs next_deadline_ns() const noexcept override { return node_.next_deadline_ns(); }
+
+ private:
+  Node& node_;
+};
+
+Host::Host(const Config& config, Clock& clock, LogSink log)
+    : config_(config), clock_(clock), log_(std::move(log)) {}
+
+Result<std::unique_ptr<Host>> Host::create(const Config& config, Clock& clock, LogSink log) {
+  if (auto valid = validate(config); !valid.ok()) return std::move(valid).error();
+  std::unique_ptr<Host> host(new Host(config, clock, std::move(log)));
+  if (auto built = host->build(); !built.ok()) return std::move(built).error();
+  return host;
+}
+
+Host::~Host() {
+  if (worker_) worker_->stop();
+  if (lane_worker_) lane_worker_->stop();
+}
+
+// ---- building ------------------------------------------------------------------------------------
+
+Result<void> Host::build() {
+  node_id_ = config_.node_id != 0 ? config_.node_id : random_id();
+  incarnation_ = random_id();
+  auto page = mempool::Arena::create({.bytes = sizeof(StatusPage), .name = "kvrail-status"});
+  if (!page.ok()) return std::move(page).error();
+  status_page_ = std::move(page).value();
+  for (const auto step : {&Host::build_tcp, &Host::build_node, &Host::build_sessions}) {
+    if (auto done = (this->*step)(); !done.ok()) return done;
+  }
+  for (const PeerConfig& peer : config_.peers) {
+    pending_peers_.push_back({peer.address, tcp_index_, false});
+  }
+  return {};
+}
+
+Result<void> Host::build_tcp() {
+  transport::tcp::TcpOptions options;
+  options.node = node_id_;
+  options.incarnation = incarnation_;
+  if (!config_.psk_file.empty()) {
+    auto loaded = transport::load_psk(config_.psk_file);
+    if (!loaded.ok()) return std::move(loaded).error();
+    options.psk = std::move(loaded.value().psk);
+    if (!loaded.value().warning.empty()) log_(LogLevel::warning, loaded.value().warning);
+  }
+  if (!config_.tcp_listen.empty()) {
+    auto address = resolve_address(config_.tcp_listen);
+    if (!address.ok()) return Error{address.status(), "tcp.listen: " + address.error().message};
+    options.listen_address = std::move(address).value();
+  }
+  options.io = config_.force_epoll ? transport::tcp::IoChoice::epoll : transport::tcp::IoChoice::automatic;
+  options.integrity = config_.integrity ? transport::tcp::Integrity::full : transport::tcp::Integrity::off;
+  options.congestion_control = config_.congestion;
+  options.bulk_rate_bytes_per_s = config_.pacing_bytes_per_s;
+  auto tcp = transport::tcp::TcpTransport::create(options);
+  if (!tcp.ok()) return std::move(tcp).error();
+  tcp_ = std::move(tcp).value();
+  if (!tcp_->warning().empty()) log_(LogLevel::warning, tcp_->warning());
+  return {};
+}
+
+NodeOptions Host::node_options() const {
+  NodeOptions options;
+  options.node_id = node_id_;
+  options.incarnation = incarnation_;
+  options.store.max_agents = config_.max_agents;
+  options.store.max_blocks = config_.max_blocks;
+  options.store.table_bytes = config_.table_bytes;
+  options.store.receive_arena_bytes = config_.receive_arena_bytes;
+  options.store.agent_arena_bytes = config_.agent_arena_bytes;
+  options.store.hugetlb = config_.hugepages;
+  options.store.lock_memory = config_.lock_memory;
+  options.scheduler.slice_ns = config_.slice_ns;
+  options.integrity = config_.integrity;
+  options.policy = config_.policy;
+  options.eager_limit_bytes = config_.eager_limit_bytes;
+  options.window_tokens = config_.window_tokens;
+  options.keepalive_period_ns = config_.keepalive_ns;
+  options.dead_after_ns = config_.dead_after_ns;
+  options.lane_rate_hint_bytes_per_s = config_.rate_hint_bytes_per_s;
+  options.status_page = {status_page_->base(), sizeof(StatusPage)};
+  return options;
+}
+
+Result<void> Host::build_node() {
+  auto node = Node::create(node_options(), clock_);
+  if (!node.ok()) return std::move(node).error();
+  node_ = std::move(node).value();
+  if (config_.mode == WorkerMode::dedicated) {
+    lane_worker_ =
+        std::make_unique<LaneWorker>(*tcp_, worker_options(config_, "kvrail-lanes", config_.lane_core), clock_);
+    lane_proxy_ = std::make_unique<LaneProxy>(*lane_worker_);
+    // The node registers memory with its transports, which the lane worker does on its own thread.
+    if (auto started = lane_worker_->start(); !started.ok()) return started;
+    tcp_index_ = node_->add_transport(*lane_proxy_);
+  } else {
+    tcp_index_ = node_->add_transport(*tcp_);
+  }
+  return {};
+}
+
+Result<void> Host::build_sessions() {
+  session_host_ = std::make_unique<ipc::NodeHost>(*node_);
+  auto sessions = ipc::Sessions::create({.max_agents = config_.max_agents}, *session_host_);
+  if (!sessions.ok()) return std::move(sessions).error();
+  sessions_ = std::move(sessions).value();
+  node_->set_sink(*sessions_);
+  node_poll_ = std::make_unique<NodePoll>(*node_);
+  worker_ = std::make_unique<Worker>(worker_options(config_, "kvrail-sched", config_.core), clock_);
+  worker_->add(*sessions_);
+  worker_->add(*node_poll_);
+  return {};
+}
+
+Result<void> Host::start() {
+  KVRAIL_ASSERT(!started_);
+  if (auto worker = worker_->start(); !worker.ok()) return worker;
+  std::vector<ipc::AttachRule> rules;
+  for (const TenantRule& rule : config_.tenants) rules.push_back({.uid = rule.uid, .gid = {}, .tenant = rule.tenant});
+  auto policy = ipc::AttachPolicy::create(std::move(rules), config_.any_uid);
+  if (!policy.ok()) return std::move(policy).error();
+  ipc::AttachServerOptions options;
+  options.socket_path = config_.socket;
+  options.policy = std::move(policy).value();
+  options.node_id = node_id_;
+  options.incarnation = incarnation_;
+  options.max_agents = config_.max_agents;
+  options.max_agents_per_uid = config_.max_agents;
+  options.status_page = status_page_.get();
+  auto server = ipc::AttachServer::create(options, *sessions_, clock_);
+  if (!server.ok()) return std::move(server).error();
+  attach_server_ = std::move(server).value();
+  started_ = true;
+  resolve_peers();
+  return {};
+}
+
+// ---- running -------------------------------------------------------------------------------------
+
+void Host::step(TimeNs longest_ns, int wake_fd) {
+  KVRAIL_ASSERT(started_);
+  TimeNs now_ns = clock_.now_ns();
+  TimeNs until_ns = std::min(add_saturating(now_ns, longest_ns), attach_server_->next_deadline_ns());
+  if (!pending_peers_.empty()) until_ns = std::min(until_ns, resolve_again_ns_);
+  if (draining_) until_ns = std::min(until_ns, drain_look_ns_);
+  const TimeNs wait_ns = std::max<TimeNs>(until_ns - now_ns, 0);
+  const timespec timeout{.tv_sec = wait_ns / kSecondNs, .tv_nsec = wait_ns % kSecondNs};
+  std::array<pollfd, 2> fds{{{.fd = attach_server_->wait_fd(), .events = POLLIN, .revents = 0},
+                             {.fd = wake_fd, .events = POLLIN, .revents = 0}}};
+  static_cast<void>(::ppoll(fds.data(), fds.size(), &timeout, nullptr));
+  attach_server_->poll();
+  now_ns = clock_.now_ns();
+  if (!pending_peers_.empty() && now_ns >= resolve_again_ns_) resolve_peers();
+  watch(now_ns);
+  if (!draining_ || drained_ || now_ns < drain_look_ns_) return;
+  drain_look_ns_ = now_ns + kDrainLookNs;
+  bool idle = false;
+  with_node([&idle](Node& node) { idle = node.drained(); });
+  if (!idle && now_ns < drain_until_ns_) return;
+  if (attach_server_->agents() > 0 || !attach_server_->empty()) attach_server_->shut_down();
+  drained_ = attach_server_->empty() || now_ns >= drain_until_ns_;
+}
+
+void Host::drain() {
+  if (draining_) return;
+  draining_ = true;
+  const TimeNs now_ns = clock_.now_ns();
+  drain_until_ns_ = add_saturating(now_ns, config_.drain_ns);
+  drain_look_ns_ = now_ns;
+  with_node([this](Node& node) { node.drain(drain_until_ns_); });
+}
+
+void Host::resolve_peers() {
+  resolve_again_ns_ = clock_.now_ns() + kResolveAgainNs;
+  std::erase_if(pending_peers_, [this](PendingPeer& peer) {
+    auto address = resolve_address(peer.address);
+    if (address.ok()) {
+      connect(address.value(), peer.transport);
+      return true;
+    }
+    if (!peer.told) log_(LogLevel::warning, "peer " + address.error().message + "; tried again every 2 s");
+    peer.told = true;
+    return false;
+  });
+}
+
+void Host::connect(const std::string& address, std::uint32_t transport) {
+  with_node([&](Node& node) {
+    if (auto dialled = node.connect(address, transport); !dialled.ok()) {
+      log_(LogLevel::error, "peer " + address + ": " + dialled.error().message);
+    }
+  });
+}
+
+void Host::watch(TimeNs now_ns) {
+  const TimeNs stalled_ns = worker_->stalled_for_ns(now_ns);
+  if (stalled_ns > kStallNs && !stall_told_) {
+    log_(LogLevel::error, "the scheduler worker has been in one duty cycle for " +
+                              std::to_string(stalled_ns / kMillisecondNs) + " ms");
+  }
+  stall_told_ = stalled_ns > kStallNs;
+}
+
+std::string_view Host::tcp_address() const noexcept { return tcp_->listen_address(); }
+
+}  // namespace kvrail::engine
