@@ -126,10 +126,14 @@ bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns, TimeNs com
   }
   note_least(mark, total_ns, completed_ns);
 
-  const TimeNs interval = std::max(completed_ns - mark.delivered_ns, mark.posted_ns - mark.first_post_ns);
-  if (interval < kLeastIntervalNs) return false;
-  const std::uint64_t rate =
-      clamp_rate(mul_div(delivered_ - mark.delivered, kNsPerS, static_cast<std::uint64_t>(interval)));
+  // Acknowledgements that come bunched make the interval between them too short, so the capacity,
+  // a maximum, takes the longer one; the other uses stay below the capacity anyway.
+  const TimeNs acknowledging = completed_ns - mark.delivered_ns;
+  const TimeNs longer = std::max(acknowledging, mark.posted_ns - mark.first_post_ns);
+  if (acknowledging < kLeastIntervalNs) return false;
+  const std::uint64_t delivered = delivered_ - mark.delivered;
+  const std::uint64_t sure_rate = clamp_rate(mul_div(delivered, kNsPerS, static_cast<std::uint64_t>(longer)));
+  const std::uint64_t rate = clamp_rate(mul_div(delivered, kNsPerS, static_cast<std::uint64_t>(acknowledging)));
   // A growing window limits the rate only while chunks return without queueing behind each other.
   const TimeNs unqueued_ns = std::max<TimeNs>(round_trip_ns_, 0) + sending_ns(mark.bytes, capacity());
   const bool queued = total_ns / 5 >= unqueued_ns / 4;
@@ -143,10 +147,11 @@ bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns, TimeNs com
     slower = note_slow(rate, mark, completed_ns);
   }
   if (slower) return true;
-  if (!limited || rate > capacity()) capacity_.update(rate, round_);
-  if ((!limited || rate > planning()) && planned_round_ != round_) {
+  if (!limited || sure_rate > capacity()) capacity_.update(sure_rate, round_);
+  const std::uint64_t planned = std::min(rate, capacity());
+  if ((!limited || planned > planning()) && planned_round_ != round_) {
     planned_round_ = round_;
-    planning_.update(rate);
+    planning_.update(planned);
   }
   refresh_round_trip();
   return false;
@@ -157,6 +162,8 @@ void BandwidthEstimator::note_least(const PostMark& mark, TimeNs total_ns, TimeN
     if (completed_ns - confirmed_ns_ > kLeastWindowNs) least_.fill(Least{});
     confirmed_ns_ = completed_ns;
   }
+  // Nothing known: only a chunk that was alone may tell, all others queued behind something.
+  if (!mark.alone && round_trip_ns_ < 0) return;
   Least& least = least_[octave_of(mark.bytes)];
   if (least.total_ns < 0 || total_ns < least.total_ns) least = Least{total_ns, mark.bytes};
   refresh_round_trip();
@@ -187,12 +194,10 @@ bool BandwidthEstimator::note_slow(std::uint64_t rate, const PostMark& mark, Tim
   if (!slow_) {
     slow_ = true;
     slow_seen_ns_ = completed_ns;
-    slow_rate_ = rate;
     return false;
   }
-  slow_rate_ = std::max(slow_rate_, rate);
   if (mark.posted_ns < slow_seen_ns_) return false;
-  restart_at(slow_rate_);
+  restart_at(rate);
   return true;
 }
 

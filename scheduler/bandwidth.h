@@ -111,7 +111,6 @@ class BandwidthEstimator {
   TimeNs confirmed_ns_ = 0;
   bool slow_ = false;                // a slow sample was seen, no better one since
   TimeNs slow_seen_ns_ = 0;
-  std::uint64_t slow_rate_ = 0;
   // Spacing of completions of chunks posted together: the only sign of a slower lane on one that
   // carries nothing but small transfers.
   static constexpr std::size_t kPairs = 5;

@@ -56,7 +56,8 @@ struct SenderFacts {
   bool int8_planes_exist = false;
   std::uint32_t window_tokens = 0;       // 0: window is not offered
   std::uint64_t summary_bytes = 0, summary_ns = 0;   // 0 bytes: no callback
-  std::uint64_t nic_price_ppm = 0;       // λ̂·V of our NIC
+  std::uint64_t nic_price_ppm = 0;       // λ̂·V of our NIC (PriceMeter)
+  std::uint64_t nic_arrivals_milli_per_s = 0;  // λ̂: with it the price counts the bytes offered too
 };
 // Fills `out` best guess first; returns the count (0: nothing is possible, with the reason in why).
 [[nodiscard]] std::size_t candidates(const SenderFacts& facts, const LossProfile& loss,
@@ -77,6 +78,8 @@ struct ReceiverFacts {
   std::uint64_t int8_decode_ns_per_block = 0;
   std::uint64_t nic_price_ppm = 0;
   std::uint64_t compute_price_ppm = 0;
+  std::uint64_t nic_arrivals_milli_per_s = 0;      // λ̂ of each, 0: the price leaves out what this
+  std::uint64_t compute_arrivals_milli_per_s = 0;  // transfer itself adds to the backlog
   std::uint64_t lease_bytes_free = 0;
   std::uint64_t block_slot_bytes = 0;    // what one missing block takes of the lease pool
   TimeNs remaining_ns = 0;               // 0: no deadline
@@ -124,14 +127,18 @@ class MediumChooser {
   std::unique_ptr<State> state_;
 };
 
-// Price of a resource held by its owner: arrival rate λ̂ (EWMA) times backlog V it leaves, in
-// millionths (ns of delay to others per ns of use). Source: methods, "Why prices".
+// Price of a resource held by its owner: arrival rate λ̂ (EWMA) times the backlog V found there, in
+// millionths (ns of delay to others per ns of use). What a transfer adds to V itself is added where
+// its cost is computed, from arrivals_milli_per_s(); leaving it out made a loaded link a third
+// slower in simulation. See docs/scheduling.md, "Prices".
 class PriceMeter {
  public:
   void arrival(TimeNs now_ns) noexcept;
   [[nodiscard]] std::uint64_t price_ppm(TimeNs now_ns, TimeNs backlog_ns) const noexcept;
+  [[nodiscard]] std::uint64_t arrivals_milli_per_s(TimeNs now_ns) const noexcept;
 
  private:
+  [[nodiscard]] std::uint64_t interval_ns(TimeNs now_ns) const noexcept;  // 0: no rate known
   TimeNs last_ns_ = 0;
   std::uint64_t interval_ewma_ns_ = 0;
 };

@@ -1,0 +1,175 @@
+// The receiver's half of the choice: its own terms, the residuals learned, hysteresis, the pick.
+#include "scheduler/medium_choice.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kvrail/base/assert.h"
+#include "kvrail/base/bits.h"
+#include "scheduler/cost.h"
+#include "scheduler/keyed_table.h"
+
+namespace kvrail::scheduler {
+namespace {
+
+// Residuals follow a new level within about eight transfers.
+constexpr std::int64_t kResidualGain = 4;  // 1/4 of the difference
+constexpr std::uint64_t kSwitchTwice = 1150;  // thousandths of the best's cost
+constexpr std::uint64_t kSwitchOnce = 1500;
+constexpr unsigned kBacklogUnitShift = 17;  // octaves of backlog start at 131 us
+
+unsigned octave(std::uint64_t value) noexcept { return value == 0 ? 0 : log2_floor(value) + 1; }
+unsigned backlog_octave(std::uint64_t ns) noexcept { return octave(ns >> kBacklogUnitShift); }
+
+struct LastChoice {
+  Medium medium = Medium::automatic;
+  std::uint8_t dearer_count = 0;  // decisions in a row in which it was > 15 % dearer than the best
+};
+
+std::uint64_t residual_key(std::uint32_t lane, Medium medium, std::uint64_t bytes) noexcept {
+  return mix_key((std::uint64_t{lane} << 16) | (static_cast<std::uint64_t>(medium) << 8) | octave(bytes));
+}
+
+std::uint64_t choice_key(std::span<const CandidateCost> candidates, const ReceiverFacts& facts) noexcept {
+  std::uint64_t wait = 0;
+  for (const CandidateCost& it : candidates) wait = std::max(wait, it.wait_ns);
+  const auto compute_wait = static_cast<std::uint64_t>(std::max<TimeNs>(facts.compute_backlog_ns, 0));
+  const std::uint64_t missing = facts.missing_full_blocks + (facts.missing_tail ? 1 : 0);
+  const std::uint64_t octaves = (std::uint64_t{octave(facts.total_tokens)} << 24) | (octave(missing) << 16) |
+                                (backlog_octave(wait) << 8) | backlog_octave(compute_wait);
+  return mix_key(facts.pair_key ^ mix_key(octaves));
+}
+
+}  // namespace
+
+struct MediumChooser::State {
+  State(const LossProfile& profile, std::uint32_t slots) : loss(profile), residuals(slots), choices(slots) {}
+  LossProfile loss;
+  KeyedTable<std::int64_t> residuals;  // log2(observed / predicted), Q32
+  KeyedTable<LastChoice> choices;
+};
+
+MediumChooser::MediumChooser(const LossProfile& loss, std::uint32_t table_slots)
+    : state_(std::make_unique<State>(loss, table_slots)) {}
+MediumChooser::~MediumChooser() = default;
+
+namespace {
+
+// A medium that would miss the deadline is out while another one meets it.
+void apply_deadline(Pick& pick, TimeNs remaining_ns) noexcept {
+  if (remaining_ns <= 0) return;
+  const auto lines = std::span(pick.lines).first(pick.line_count);
+  const auto meets = [remaining_ns](const CostLine& line) { return line.allowed && line.total_ns <= remaining_ns; };
+  if (std::none_of(lines.begin(), lines.end(), meets)) return;
+  for (CostLine& line : lines) {
+    if (!line.allowed || meets(line)) continue;
+    line.allowed = false;
+    line.why_not = "would miss the deadline";
+  }
+}
+
+std::int32_t least_cost(const Pick& pick) noexcept {
+  std::int32_t best = -1;
+  for (std::size_t i = 0; i < pick.line_count; ++i) {
+    if (!pick.lines[i].allowed) continue;
+    if (best < 0 || pick.lines[i].cost_ns < pick.lines[static_cast<std::size_t>(best)].cost_ns) {
+      best = static_cast<std::int32_t>(i);
+    }
+  }
+  return best;
+}
+
+// Keeps the last choice under this key unless another one is > 15 % better twice in a row or > 50 %
+// once. Returns the index to use.
+std::int32_t with_hysteresis(const Pick& pick, std::int32_t best, LastChoice& last) noexcept {
+  std::int32_t kept = -1;
+  for (std::size_t i = 0; i < pick.line_count; ++i) {
+    if (pick.lines[i].allowed && pick.lines[i].medium == last.medium) kept = static_cast<std::int32_t>(i);
+  }
+  const auto cost = [&pick](std::int32_t index) {
+    return static_cast<std::uint64_t>(pick.lines[static_cast<std::size_t>(index)].cost_ns);
+  };
+  if (kept >= 0 && kept != best) {
+    const std::uint64_t kept_milli = mul_div(cost(kept), 1000, std::max<std::uint64_t>(cost(best), 1));
+    const bool dearer = kept_milli > kSwitchTwice;
+    last.dearer_count = dearer ? static_cast<std::uint8_t>(last.dearer_count + 1) : 0;
+    if (kept_milli <= kSwitchOnce && last.dearer_count < 2) return kept;
+  }
+  last = LastChoice{pick.lines[static_cast<std::size_t>(best)].medium, 0};
+  return best;
+}
+
+}  // namespace
+
+Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
+                         std::uint32_t lane) noexcept {
+  KVRAIL_ASSERT(candidates.size() <= kMaxCandidates);
+  Pick pick;
+  pick.line_count = candidates.size();
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    CostLine& line = pick.lines[i];
+    line = cost_line(candidates[i], facts, state_->loss);
+    const std::int64_t* const residual = state_->residuals.find(residual_key(lane, line.medium, line.bytes));
+    finish_cost(line, facts, residual == nullptr ? 0 : *residual);
+  }
+  apply_deadline(pick, facts.remaining_ns);
+  const std::int32_t best = least_cost(pick);
+  if (best < 0) return pick;
+  const auto allowed = std::count_if(pick.lines.begin(), pick.lines.begin() + static_cast<std::ptrdiff_t>(pick.line_count),
+                                     [](const CostLine& line) { return line.allowed; });
+  pick.index = with_hysteresis(pick, best, state_->choices.obtain(choice_key(candidates, facts)));
+  pick.reason = allowed == 1          ? PickReason::only_one
+                : pick.index == best ? PickReason::least_cost
+                                     : PickReason::kept_by_hysteresis;
+  const CostLine& chosen = pick.lines[static_cast<std::size_t>(pick.index)];
+  pick.predicted_ns = chosen.total_ns;
+  pick.bytes = chosen.bytes;
+  return pick;
+}
+
+// The prediction had the residual in it, so what is left over is added to it, and that is the EWMA
+// of log(observed / uncorrected prediction).
+void MediumChooser::observe(std::uint32_t lane, Medium medium, std::uint64_t bytes, TimeNs predicted_ns,
+                            TimeNs observed_ns) noexcept {
+  if (predicted_ns <= 0 || observed_ns <= 0) return;
+  const std::int64_t rest =
+      log2_q32(static_cast<std::uint64_t>(observed_ns)) - log2_q32(static_cast<std::uint64_t>(predicted_ns));
+  std::int64_t& residual = state_->residuals.obtain(residual_key(lane, medium, bytes));
+  residual = std::clamp(residual + rest / kResidualGain, -kOneQ32, kOneQ32);
+}
+
+// ---- prices ----
+
+void PriceMeter::arrival(TimeNs now_ns) noexcept {
+  constexpr std::uint64_t kGain = 32;
+  if (last_ns_ != 0 || interval_ewma_ns_ != 0) {
+    const auto interval = static_cast<std::uint64_t>(std::max<TimeNs>(now_ns - last_ns_, 0));
+    if (interval_ewma_ns_ == 0) {
+      interval_ewma_ns_ = std::max<std::uint64_t>(interval, 1);
+    } else {
+      interval_ewma_ns_ = std::max<std::uint64_t>((interval_ewma_ns_ * (kGain - 1) + interval) / kGain, 1);
+    }
+  }
+  last_ns_ = std::max<TimeNs>(now_ns, 1);
+}
+
+std::uint64_t PriceMeter::interval_ns(TimeNs now_ns) const noexcept {
+  if (interval_ewma_ns_ == 0) return 0;
+  // A stream that stopped loses its price without further arrivals.
+  const auto silence = static_cast<std::uint64_t>(std::max<TimeNs>(now_ns - last_ns_, 0));
+  constexpr std::uint64_t kLeastIntervalNs = 1000;
+  return std::max({interval_ewma_ns_, silence / 4, kLeastIntervalNs});
+}
+
+std::uint64_t PriceMeter::price_ppm(TimeNs now_ns, TimeNs backlog_ns) const noexcept {
+  const std::uint64_t interval = interval_ns(now_ns);
+  if (interval == 0 || backlog_ns <= 0) return 0;
+  return mul_div(static_cast<std::uint64_t>(backlog_ns), kPpm, interval);
+}
+
+std::uint64_t PriceMeter::arrivals_milli_per_s(TimeNs now_ns) const noexcept {
+  const std::uint64_t interval = interval_ns(now_ns);
+  return interval == 0 ? 0 : 1'000'000'000'000 / interval;
+}
+
+}  // namespace kvrail::scheduler
