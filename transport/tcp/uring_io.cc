@@ -6,6 +6,7 @@
 // thread that enables it, and that must be the Worker, not the control thread that built us.
 #include <liburing.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -176,7 +177,9 @@ void UringIo::enter() noexcept {
 
 void UringIo::pump() noexcept {
   if (!enabled_) [[unlikely]] {
-    const int rc = io_uring_enable_rings(&ring_);
+    // Debian 12's liburing declares io_uring_enable_rings() but does not export it.
+    const long rc = ::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS,
+                              nullptr, 0);
     KVRAIL_ASSERT(rc == 0);
     enabled_ = true;
   }

@@ -1,0 +1,415 @@
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "tests/unit/transport_tcp/node.h"
+
+namespace kvrail::test {
+namespace {
+
+// Posts the whole payload in chunks of `chunk_bytes`, as fast as the lane takes them.
+struct Sender {
+  Sender(Node& from, LaneId on, const Transfer& what, LeaseId into, std::uint32_t size, bool first)
+      : node(from), lane(on), transfer(what), lease(into), chunk_bytes(size), critical(first) {}
+  void post_more() {
+    while (at < transfer.source_view.total_bytes) {
+      ChunkPost post;
+      post.lease = lease;
+      post.transfer = 5;
+      post.source = &transfer.source_view;
+      post.offset = at;
+      post.bytes = static_cast<std::uint32_t>(
+          std::min<std::uint64_t>(chunk_bytes, transfer.source_view.total_bytes - at));
+      post.bytes = transport::clip_to_units(transfer.source_view, at, post.bytes,
+                                            transport::wire::kMaxChunkDigests);
+      post.critical = critical;
+      post.cookie = posted;
+      if (!node.post_chunk(lane, post)) return;
+      at += post.bytes;
+      ++posted;
+    }
+  }
+  [[nodiscard]] bool finished() const {
+    return at == transfer.source_view.total_bytes && node.count(EventKind::chunk_done) == posted;
+  }
+  Node& node;
+  LaneId lane;
+  const Transfer& transfer;
+  LeaseId lease;
+  std::uint32_t chunk_bytes;
+  bool critical;
+  std::uint64_t at = 0;
+  std::size_t posted = 0;
+};
+
+TEST_CASE("a lane comes up on both sides and says who is there") {
+  for (const tcp::IoChoice io : kBackends) {
+    Pair pair(io);
+    const Event& up = *pair.dialler.last(EventKind::lane_up);
+    CHECK(up.lane == pair.here);
+    CHECK(up.cookie == 77);
+    CHECK(up.peer == 2);
+    CHECK(up.incarnation == 2001);
+    const Event& met = *pair.listener.last(EventKind::lane_up);
+    CHECK(met.cookie == 0);
+    CHECK(met.peer == 1);
+    CHECK(met.incarnation == 1001);
+    CHECK(pair.dialler->io_name() == (io == tcp::IoChoice::epoll ? "epoll" : "io_uring"));
+  }
+}
+
+TEST_CASE("frames arrive whole and in order, whatever their sizes") {
+  for (const tcp::IoChoice io : kBackends) {
+    Pair pair(io);
+    std::vector<std::string> sent;
+    std::size_t size = 1;
+    for (int i = 0; i < 300; ++i) {
+      std::string text(size, static_cast<char>('a' + i % 26));
+      text[0] = static_cast<char>(i);
+      sent.push_back(std::move(text));
+      size = (size * 7 + 13) % transport::wire::kMaxMessageBytes + 1;
+    }
+    sent.push_back(std::string(transport::wire::kMaxMessageBytes, 'z'));
+    std::size_t posted = 0;
+    pair.run([&] {
+      while (posted < sent.size() && pair.dialler.post_frame(pair.here, sent[posted])) ++posted;
+      return pair.listener.frames.size() == sent.size();
+    });
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      CHECK(pair.listener.frames[i].bytes == sent[i]);
+      CHECK(pair.listener.frames[i].lane == pair.there);
+    }
+    REQUIRE(pair.listener.post_frame(pair.there, "and back"));
+    pair.run([&] { return !pair.dialler.frames.empty(); });
+    CHECK(pair.dialler.frames[0].bytes == "and back");
+    CHECK(pair.dialler->stats(pair.here).frames_sent == sent.size());
+    CHECK(pair.listener->stats(pair.there).frames_received == sent.size());
+  }
+}
+
+TEST_CASE("frames wait when nobody collects them, and none is lost") {
+  for (const tcp::IoChoice io : kBackends) {
+    tcp::TcpOptions a = options_for(1, io, false);
+    Pair pair(a, options_for(2, io, true));
+    // One event per poll at most would be slow; two show every order of full and not full.
+    Node slow(options_for(3, io, true), 2);
+    auto lane = pair.dialler->open_lane(slow->listen_address(), 1);
+    REQUIRE(lane.ok());
+    run_until({&pair.dialler, &slow}, [&] { return slow.count(EventKind::lane_up) == 1 &&
+                                                   pair.dialler.count(EventKind::lane_up) == 2; });
+    std::size_t posted = 0;
+    run_until({&pair.dialler}, [&] {
+      // Until the queue stays full: everything between the two is full then.
+      std::size_t before = posted;
+      while (pair.dialler.post_frame(*lane, "frame " + std::to_string(posted) +
+                                                std::string(1000, '.'))) {
+        ++posted;
+      }
+      return posted > 500 && posted == before;
+    });
+    run_until({&pair.dialler, &slow}, [&] { return slow.frames.size() == posted; });
+    for (std::size_t i = 0; i < posted; ++i) {
+      CHECK(slow.frames[i].bytes.rfind("frame " + std::to_string(i) + ".", 0) == 0);
+    }
+  }
+}
+
+TEST_CASE("chunks land in the lease, in pieces of every size, and are acknowledged once") {
+  const std::vector<std::vector<std::uint32_t>> layouts{
+      {1},
+      {65536},
+      {65537, 1, 131072, 3},
+      std::vector<std::uint32_t>(700, 4096),
+      std::vector<std::uint32_t>(5000, 64),
+      {3000000},
+  };
+  for (const tcp::IoChoice io : kBackends) {
+    for (const bool critical : {false, true}) {
+      for (const auto& layout : layouts) {
+        CAPTURE(layout.size());
+        CAPTURE(critical);
+        Pair pair(io);
+        Transfer transfer(layout, 11);
+        const LeaseId lease{3, 9};
+        pair.listener->expose(lease, 1, transfer.sink_view);
+        Sender sender(pair.dialler, pair.here, transfer, lease, 300000, critical);
+        pair.run([&] {
+          sender.post_more();
+          return sender.finished();
+        });
+        CHECK(transfer.arrived());
+        CHECK(transfer.gaps_untouched());
+        CHECK(pair.listener.count(EventKind::chunk_received) == sender.posted);
+        std::uint64_t at = 0;
+        for (const Event& event : pair.listener.seen) {
+          if (event.kind != EventKind::chunk_received) continue;
+          CHECK(event.status.ok());
+          CHECK(event.lease == lease);
+          CHECK(event.transfer == 5);
+          CHECK(event.offset == at);
+          CHECK(event.critical == critical);
+          at += event.length;
+        }
+        CHECK(at == transfer.from.size());
+        std::uint64_t cookie = 0;
+        for (const Event& event : pair.dialler.seen) {
+          if (event.kind != EventKind::chunk_done) continue;
+          CHECK(event.status.ok());
+          CHECK(event.cookie == cookie++);
+          CHECK(event.completed_ns >= event.posted_ns);
+        }
+        pair.listener->withdraw(lease);
+        pair.run([&] { return pair.listener.count(EventKind::lease_withdrawn) == 1; });
+      }
+    }
+  }
+}
+
+TEST_CASE("both ends send at once, bulk, critical and frames") {
+  for (const tcp::IoChoice io : kBackends) {
+    Pair pair(io);
+    Transfer forth(std::vector<std::uint32_t>(100, 70000), 1);
+    Transfer back(std::vector<std::uint32_t>(50, 140001), 2);
+    pair.listener->expose({0, 1}, 1, forth.sink_view);
+    pair.dialler->expose({0, 1}, 2, back.sink_view);
+    Sender a(pair.dialler, pair.here, forth, {0, 1}, 200000, false);
+    Sender b(pair.listener, pair.there, back, {0, 1}, 65536, true);
+    std::size_t frames = 0;
+    pair.run([&] {
+      a.post_more();
+      b.post_more();
+      if (frames < 1000 && pair.dialler.post_frame(pair.here, std::to_string(frames))) ++frames;
+      return a.finished() && b.finished() && pair.listener.frames.size() == 1000;
+    });
+    CHECK(forth.arrived());
+    CHECK(back.arrived());
+    for (std::size_t i = 0; i < 1000; ++i) CHECK(pair.listener.frames[i].bytes == std::to_string(i));
+  }
+}
+
+TEST_CASE("a digest that does not fit is reported on both sides") {
+  for (const tcp::IoChoice io : kBackends) {
+    for (const bool critical : {false, true}) {
+      Pair pair(io);
+      Transfer transfer({65536, 65536, 65536}, 4);
+      transfer.source.digests()[1] ^= 1;
+      pair.listener->expose({1, 1}, 1, transfer.sink_view);
+      Sender sender(pair.dialler, pair.here, transfer, {1, 1}, 65536, critical);
+      pair.run([&] {
+        sender.post_more();
+        return sender.finished();
+      });
+      std::vector<Code> sent;
+      std::vector<Code> received;
+      for (const Event& e : pair.dialler.seen) {
+        if (e.kind == EventKind::chunk_done) sent.push_back(e.status.code);
+      }
+      for (const Event& e : pair.listener.seen) {
+        if (e.kind == EventKind::chunk_received) received.push_back(e.status.code);
+      }
+      const std::vector<Code> expected{Code::ok, Code::corrupt, Code::ok};
+      CHECK(sent == expected);
+      CHECK(received == expected);
+      CHECK(pair.listener->stats(pair.there).digest_failures == 1);
+    }
+  }
+}
+
+TEST_CASE("integrity off: wrong digests don't matter, none are sent") {
+  for (const tcp::IoChoice io : kBackends) {
+    tcp::TcpOptions a = options_for(1, io, false);
+    a.integrity = tcp::Integrity::off;
+    Pair pair(a, options_for(2, io, true));
+    CHECK_FALSE(pair.dialler->caps().verifies_digests);
+    Transfer transfer({200000}, 4);
+    transfer.source.digests()[1] ^= 1;
+    pair.listener->expose({1, 1}, 1, transfer.sink_view);
+    Sender sender(pair.dialler, pair.here, transfer, {1, 1}, 65536, false);
+    pair.run([&] {
+      sender.post_more();
+      return sender.finished();
+    });
+    CHECK(transfer.arrived());
+    CHECK(pair.dialler.last(EventKind::chunk_done)->status.ok());
+  }
+}
+
+TEST_CASE("chunks without a right to land are refused and harm nothing") {
+  for (const tcp::IoChoice io : kBackends) {
+    Pair pair(io);
+    Transfer transfer({100000}, 4);
+    Transfer smaller({99999}, 5);
+    pair.listener->expose({1, 7}, 1, transfer.sink_view);     // right
+    pair.listener->expose({2, 7}, 9, transfer.sink_view);     // of another peer
+    pair.listener->expose({4, 7}, 1, smaller.sink_view);      // too small
+    std::vector<Code> outcomes;
+    for (const LeaseId lease : {LeaseId{1, 6}, LeaseId{1, 8}, LeaseId{2, 7}, LeaseId{3, 7},
+                                LeaseId{15, 0}, LeaseId{4, 7}}) {
+      ChunkPost post;
+      post.lease = lease;
+      post.transfer = 1;
+      post.source = &transfer.source_view;
+      post.bytes = 100000;
+      REQUIRE(pair.dialler.post_chunk(pair.here, post));
+    }
+    pair.run([&] { return pair.dialler.count(EventKind::chunk_done) == 6; });
+    for (const Event& e : pair.dialler.seen) {
+      if (e.kind == EventKind::chunk_done) CHECK(e.status.code == Code::rejected);
+    }
+    CHECK(pair.listener.count(EventKind::chunk_received) == 0);
+    Sender sender(pair.dialler, pair.here, transfer, {1, 7}, 65536, false);
+    pair.dialler.seen.clear();
+    pair.run([&] {
+      sender.post_more();
+      return sender.finished();
+    });
+    CHECK(transfer.arrived());
+  }
+}
+
+TEST_CASE("a lease withdrawn in the middle of a chunk is not written afterwards") {
+  for (const tcp::IoChoice io : kBackends) {
+    for (std::uint64_t trial = 0; trial < 40; ++trial) {
+      Pair pair(io);
+      Transfer transfer({1 << 20, 1 << 20, 1 << 20, 1 << 20}, trial);
+      pair.listener->expose({5, 2}, 1, transfer.sink_view);
+      Sender sender(pair.dialler, pair.here, transfer, {5, 2}, 1 << 20, trial % 2 == 1);
+      sender.post_more();
+      for (std::uint64_t i = 0; i < trial; ++i) {
+        pair.dialler.step();
+        pair.listener.step();
+      }
+      pair.listener->withdraw({5, 2});
+      run_until({&pair.listener},
+                [&] { return pair.listener.count(EventKind::lease_withdrawn) == 1; });
+      CHECK(pair.listener.last(EventKind::lease_withdrawn)->lease == LeaseId{5, 2});
+      // From here on the memory is ours: it must stay as we leave it.
+      std::fill(transfer.to.begin(), transfer.to.end(), std::byte{0x55});
+      const std::size_t received = pair.listener.count(EventKind::chunk_received);
+      pair.run([&] {
+        sender.post_more();
+        return sender.finished();
+      });
+      CHECK(std::all_of(transfer.to.begin(), transfer.to.end(),
+                        [](std::byte b) { return b == std::byte{0x55}; }));
+      CHECK(pair.listener.count(EventKind::chunk_received) == received);
+      std::size_t good = 0;
+      for (const Event& e : pair.dialler.seen) {
+        if (e.kind != EventKind::chunk_done) continue;
+        CHECK((e.status.ok() || e.status.code == Code::rejected));
+        good += e.status.ok() ? 1 : 0;
+      }
+      CHECK(good == received);
+      pair.listener->expose({5, 3}, 1, transfer.sink_view);  // the slot is free again
+    }
+  }
+}
+
+TEST_CASE("close_lane ends every chunk as cancelled, then the lane, on the other side as lost") {
+  for (const tcp::IoChoice io : kBackends) {
+    Pair pair(io);
+    Transfer transfer({4 << 20}, 3);
+    pair.listener->expose({0, 1}, 1, transfer.sink_view);
+    Sender sender(pair.dialler, pair.here, transfer, {0, 1}, 65536, false);
+    sender.post_more();
+    const std::size_t posted = sender.posted;
+    pair.dialler.step();
+    pair.dialler->close_lane(pair.here);
+    CHECK_FALSE(pair.dialler.post_frame(pair.here, "too late"));
+    pair.run([&] {
+      return pair.dialler.count(EventKind::lane_down) == 1 &&
+             pair.listener.count(EventKind::lane_down) == 1;
+    });
+    CHECK(pair.dialler.count(EventKind::chunk_done) == posted);
+    CHECK(pair.dialler.seen.back().kind == EventKind::lane_down);
+    CHECK(pair.dialler.seen.back().status.code == Code::cancelled);
+    CHECK(pair.listener.last(EventKind::lane_down)->status.code == Code::lane_lost);
+    for (const Event& e : pair.dialler.seen) {
+      if (e.kind == EventKind::chunk_done) {
+        CHECK((e.status.ok() || e.status.code == Code::cancelled));
+      }
+    }
+    pair.listener->withdraw({0, 1});
+    pair.run([&] { return pair.listener.count(EventKind::lease_withdrawn) == 1; });
+    pair.dialler->close_lane(pair.here);  // stale: nothing happens
+    // The slots serve again.
+    pair.dialler.seen.clear();
+    pair.listener.seen.clear();
+    pair.connect();
+    CHECK(pair.dialler.post_frame(pair.here, "hello again"));
+    pair.run([&] { return !pair.listener.frames.empty(); });
+  }
+}
+
+TEST_CASE("lanes can be used up and come back") {
+  for (const tcp::IoChoice io : kBackends) {
+    Node dialler(options_for(1, io, false));
+    Node listener(options_for(2, io, true));
+    for (int round = 0; round < 5; ++round) {
+      std::vector<LaneId> lanes;
+      for (int i = 0; i < 4; ++i) {
+        auto lane = dialler->open_lane(listener->listen_address(), 1);
+        REQUIRE(lane.ok());
+        lanes.push_back(*lane);
+      }
+      CHECK(dialler->open_lane(listener->listen_address(), 1).status().code ==
+            Code::out_of_capacity);
+      dialler.seen.clear();
+      listener.seen.clear();
+      run_until({&dialler, &listener}, [&] {
+        return dialler.count(EventKind::lane_up) == 4 && listener.count(EventKind::lane_up) == 4;
+      });
+      for (const LaneId lane : lanes) dialler->close_lane(lane);
+      run_until({&dialler, &listener}, [&] {
+        return dialler.count(EventKind::lane_down) == 4 &&
+               listener.count(EventKind::lane_down) == 4;
+      });
+    }
+  }
+}
+
+// Parks until the node reports something. False: asleep although something must come.
+bool await_events(Node& node) {
+  while (node.step() == 0) {
+    if (!node->arm()) continue;
+    pollfd waiting{node->wait_fd(), POLLIN, 0};
+    if (::poll(&waiting, 1, static_cast<int>(kPatienceNs / kMillisecondNs)) == 0) return false;
+  }
+  return true;
+}
+
+TEST_CASE("a parked node wakes for everything that arrives") {
+  for (const tcp::IoChoice io : kBackends) {
+    constexpr std::size_t kTrips = 3000;
+    Node listener(options_for(2, io, true));
+    Node dialler(options_for(1, io, false));
+    // Both park whenever nothing is there; one lost wake-up leaves both asleep.
+    std::atomic<bool> echo_ok{true};
+    std::thread echo([&] {
+      std::size_t answered = 0;
+      while (answered < kTrips && echo_ok) {
+        echo_ok = await_events(listener);
+        while (answered < listener.frames.size()) {
+          echo_ok = echo_ok && listener.post_frame(listener.frames[answered].lane, "pong");
+          ++answered;
+        }
+      }
+      listener.step();
+    });
+    auto lane = dialler->open_lane(listener->listen_address(), 1);
+    bool ok = lane.ok();
+    while (ok && dialler.count(EventKind::lane_up) == 0) ok = await_events(dialler);
+    for (std::size_t i = 0; i < kTrips && ok; ++i) {
+      ok = dialler.post_frame(*lane, "ping");
+      while (ok && dialler.frames.size() <= i) ok = await_events(dialler);
+    }
+    if (!ok) echo_ok = false;
+    echo.join();
+    CHECK(ok);
+    CHECK(echo_ok);
+    CHECK(dialler.frames.size() == kTrips);
+  }
+}
+
+}  // namespace
+}  // namespace kvrail::test
