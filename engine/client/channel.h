@@ -65,6 +65,8 @@ class Channel {
   [[nodiscard]] virtual Result<ImportedRange> import_pages(std::byte* base, std::uint64_t bytes,
                                                            TimeNs timeout_ns) = 0;
   virtual Result<void> detach(TimeNs timeout_ns) = 0;
+  // Leaves at once; nothing else is called afterwards but fd() and the destructor.
+  virtual void close() noexcept = 0;
 };
 
 void unmap(ArenaMap& map) noexcept;

@@ -42,7 +42,12 @@ Session::~Session() {
 
 void Session::end(Status why) noexcept {
   KVRAIL_ASSERT(!why.ok());
-  if (over_.ok()) over_ = why;
+  if (over_.ok()) over_ = why;  // The first reason is the true one.
+}
+
+void Session::leave() noexcept {
+  end({Code::cancelled, Scope::engine});
+  channel_->close();
 }
 
 void Session::free_scratch() noexcept {

@@ -40,6 +40,8 @@ class Session {
   // Ok, or why this session is over.
   [[nodiscard]] Status alive() const noexcept { return over_; }
   void end(Status why) noexcept;
+  // The agent itself goes; what others hold of the session stays readable.
+  void leave() noexcept;
 
   // Copies the payload parts, one behind the other, into scratch and publishes the record. Waits
   // for room until the deadline. The record's payload fields and time are set here.

@@ -25,6 +25,11 @@ Error strange(const char* what) {
   return Error{{Code::protocol_error, Scope::engine}, std::string("the engine answered with ") + what};
 }
 
+template <class Message>
+Bytes bytes_of(const Message& message) noexcept {
+  return std::as_bytes(std::span{&message, 1});
+}
+
 Result<ArenaMap> map_fd(int fd, std::uint64_t bytes, int protection) {
   struct stat info {};
   if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_size < 0 ||
@@ -61,13 +66,15 @@ class SocketChannel final : public Channel {
     KVRAIL_UNREACHABLE();
   }
 
+  void close() noexcept override { socket_.reset(); }
+
   void ring() noexcept override { static_cast<void>(::eventfd_write(submit_bell_.get(), 1)); }
 
   Result<ArenaMap> arena(std::uint32_t id, TimeNs timeout_ns) override {
     ipc::GetArenaMessage question;
     question.header = ipc::header_of<ipc::GetArenaMessage>(MessageType::get_arena, ++sequence_);
     question.arena_id = id;
-    if (Result<void> asked = ask(question, MessageType::arena, timeout_ns, {}); !asked.ok()) {
+    if (Result<void> asked = ask(bytes_of(question), MessageType::arena, timeout_ns, {}); !asked.ok()) {
       return std::move(asked).error();
     }
     ipc::ArenaMessage reply;
@@ -81,7 +88,7 @@ class SocketChannel final : public Channel {
     question.header = ipc::header_of<ipc::ImportMessage>(MessageType::import, ++sequence_);
     question.offset = offset;
     question.bytes = bytes;
-    if (Result<void> asked = ask(question, MessageType::imported, timeout_ns, {&fd, 1}); !asked.ok()) {
+    if (Result<void> asked = ask(bytes_of(question), MessageType::imported, timeout_ns, {&fd, 1}); !asked.ok()) {
       return std::move(asked).error();
     }
     ipc::ImportedMessage reply;
@@ -101,17 +108,16 @@ class SocketChannel final : public Channel {
 
   Result<void> detach(TimeNs timeout_ns) override {
     const auto question = ipc::header_of<ipc::MessageHeader>(MessageType::detach, ++sequence_);
-    return ask(question, MessageType::detached, timeout_ns, {});
+    return ask(bytes_of(question), MessageType::detached, timeout_ns, {});
   }
 
   // Sends a question and takes in messages until its answer, which stays in received().
-  template <class Message>
-  Result<void> ask(const Message& question, MessageType answer, TimeNs timeout_ns, std::span<const int> fds) {
+  Result<void> ask(Bytes question, MessageType answer, TimeNs timeout_ns, std::span<const int> fds) {
     if (ipc::send_message(socket_.get(), question, fds) != ipc::SendOutcome::sent) {
       return gone("before a question");
     }
     ipc::MessageHeader asked;
-    std::memcpy(&asked, &question, sizeof(asked));  // Every message begins with one.
+    std::memcpy(&asked, question.data(), sizeof(asked));  // Every message begins with one.
     const TimeNs deadline_ns = deadline_after(timeout_ns);
     for (;;) {
       switch (ipc::receive_message(socket_.get(), received_)) {
@@ -246,7 +252,7 @@ Result<std::shared_ptr<Session>> attach_socket(const AttachOptions& options) {
   auto channel = std::make_unique<SocketChannel>(std::move(*socket));
   message->header = ipc::header_of<ipc::AttachMessage>(MessageType::attach, channel->next_sequence());
   const TimeNs left_ns = std::max<TimeNs>(deadline_ns - now_ns(), 0);
-  if (Result<void> asked = channel->ask(*message, MessageType::attached, left_ns, {}); !asked.ok()) {
+  if (Result<void> asked = channel->ask(bytes_of(*message), MessageType::attached, left_ns, {}); !asked.ok()) {
     return std::move(asked).error();
   }
   Result<Attachment> attachment = map_attachment(channel->received());
@@ -261,7 +267,7 @@ Result<ArenaMap> map_status_page(const std::string& socket_path, TimeNs timeout_
   if (!socket.ok()) return std::move(socket).error();
   SocketChannel channel(std::move(*socket));
   const auto question = ipc::header_of<ipc::MessageHeader>(MessageType::get_status, channel.next_sequence());
-  Result<void> asked = channel.ask(question, MessageType::status_page,
+  Result<void> asked = channel.ask(bytes_of(question), MessageType::status_page,
                                    std::max<TimeNs>(deadline_ns - now_ns(), 0), {});
   if (!asked.ok()) return std::move(asked).error();
   ipc::StatusPageMessage reply;

@@ -128,7 +128,7 @@ std::size_t AttachServer::accept_all(TimeNs now_ns) {
 
 void AttachServer::accept_one(UniqueFd socket, TimeNs now_ns) {
   auto connection = std::make_unique<Connection>();
-  connection->id = ++last_id_;
+  connection->id = link_.next_id();
   connection->socket = std::move(socket);
   connection->deadline_ns = add_saturating(now_ns, options_.hello_timeout_ns);
   if (!credentials_of(connection->socket.get(), connection->caller)) return;

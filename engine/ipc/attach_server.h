@@ -117,7 +117,6 @@ class AttachServer {
   UniqueFd epoll_;
   UniqueFd listener_;
   ConnectionMap connections_;
-  std::uint64_t last_id_ = 0;
   TimeNs accept_again_ns_ = 0;   // after the system ran out of descriptors; 0: now
   bool shutting_down_ = false;
   AttachCounters counters_;

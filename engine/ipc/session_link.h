@@ -69,8 +69,10 @@ struct SessionLink {
   SpscQueue<SessionNotice, kCapacity> notices;
   UniqueFd command_bell;  // worker sleeps on it
   UniqueFd notice_bell;   // attaching thread sleeps on it
+  std::uint64_t last_id = 0;  // attaching thread's; ids of all links differ
 
   [[nodiscard]] static Result<std::unique_ptr<SessionLink>> create();
+  [[nodiscard]] std::uint64_t next_id() noexcept { return ++last_id; }
   // Programmer error if full, see Invariant.
   void send(const SessionCommand& command) noexcept;
   void report(const SessionNotice& notice) noexcept;

@@ -63,7 +63,6 @@ Sessions::Sessions(const SessionsOptions& options, SessionHost& host)
   live_.reserve(options.max_agents);
 }
 
-Sessions::~Sessions() { KVRAIL_ASSERT_MSG(live_.empty(), "the attaching sides end before the worker"); }
 
 Result<std::unique_ptr<Sessions>> Sessions::create(const SessionsOptions& options, SessionHost& host) {
   KVRAIL_ASSERT(options.max_agents > 0 && options.max_links > 0 && options.records_per_session > 0);
@@ -76,6 +75,7 @@ Result<std::unique_ptr<Sessions>> Sessions::create(const SessionsOptions& option
     if (!sessions->epoll_ || !watch(sessions->epoll_.get(), (*link)->command_bell.get())) {
       return Error{{Code::limit, Scope::engine, errno}, "cannot make an epoll: raise the limit of open files"};
     }
+    (*link)->last_id = std::uint64_t{i} << 48;  // More than a thousand attachments a second, for thousands of years.
     sessions->links_.push_back(std::move(*link));
   }
   return sessions;

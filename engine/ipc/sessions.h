@@ -31,7 +31,8 @@ struct SessionsOptions {
 class Sessions final : public AgentSink, public Pollable {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Sessions>> create(const SessionsOptions& options, SessionHost& host);
-  ~Sessions() override;
+  // The worker has ended. Sessions that still live are the attaching sides' to destroy.
+  ~Sessions() override = default;
 
   // Any thread. A link for one attaching thread, nullptr when all are taken; give it back when no
   // session of it lives.
