@@ -16,7 +16,7 @@ namespace kvrail::scheduler {
 namespace {
 
 // Chunks that one lane takes before the next lane gets its turn within a step.
-constexpr std::size_t kLaneBurst = 8;
+constexpr std::uint32_t kLaneBurst = 8;
 // Background gets at least 1/20 of the bytes: 1 for each 19 of the others.
 constexpr std::uint64_t kBackgroundShare = 19;
 
@@ -62,6 +62,10 @@ struct Scheduler::State {
   }
 
   [[nodiscard]] bool postable(const Flow& flow) const noexcept;
+  void give_turn(LaneIndex lane) noexcept {
+    turn_lane = lane;
+    turn_left = kLaneBurst;
+  }
   void list(Flow& flow) noexcept;
   void list_if_postable(Flow& flow) noexcept;
   void unlist(Flow& flow) noexcept;
@@ -78,7 +82,8 @@ struct Scheduler::State {
   TimerWheel wheel;
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<std::uint64_t> busy;  // lanes with something to post
-  LaneIndex first_lane = 0;         // that the next step begins with
+  LaneIndex turn_lane = 0;          // whose turn it is
+  std::uint32_t turn_left = kLaneBurst;
 };
 
 Scheduler::State::State(const SchedulerOptions& given)
@@ -206,9 +211,13 @@ std::size_t Scheduler::State::fill_lane(LaneIndex index, TimeNs now_ns, std::spa
   return count;
 }
 
+// The first busy lane from `from` on, going round; max_lanes when there is none.
 LaneIndex Scheduler::State::next_busy(LaneIndex from) const noexcept {
-  for (std::size_t word = from / 64; word < busy.size(); ++word) {
-    const std::uint64_t bits = word == from / 64 ? busy[word] >> (from % 64) << (from % 64) : busy[word];
+  const std::size_t words = busy.size();
+  for (std::size_t i = 0; i <= words; ++i) {
+    const std::size_t word = (from / 64 + i) % words;
+    std::uint64_t bits = busy[word];
+    if (i == 0) bits &= ~std::uint64_t{0} << (from % 64);
     if (bits != 0) return static_cast<LaneIndex>(word * 64 + find_first_set(bits));
   }
   return options.max_lanes;
@@ -279,35 +288,28 @@ void Scheduler::remove_flow(FlowHandle handle) noexcept {
   state_->flows.erase(handle);
 }
 
+// Lanes take turns of a few chunks; a turn that the end of `actions` cuts goes on in the next step.
+// The step ends when a whole circle of lanes could post nothing.
 std::size_t Scheduler::step(TimeNs now_ns, std::span<PostAction> actions) noexcept {
   State& state = *state_;
   state.wheel.advance(now_ns, [&](TimerNode& node) { state.promote(static_cast<Flow&>(node), now_ns); });
+  const LaneIndex none = state.options.max_lanes;
+  LaneIndex fruitless_since = none;
   std::size_t count = 0;
-  bool progress = true;
-  while (progress && count < actions.size()) {
-    progress = false;
-    // One pass over the busy lanes, beginning where the last full step stopped.
-    const LaneIndex begin = state.first_lane;
-    LaneIndex lane = state.next_busy(begin);
-    bool wrapped = false;
-    while (true) {
-      if (lane >= state.options.max_lanes) {
-        if (wrapped) break;
-        wrapped = true;
-        lane = state.next_busy(0);
-        continue;
-      }
-      if (wrapped && lane >= begin) break;
-      const auto room = actions.subspan(count, std::min(kLaneBurst, actions.size() - count));
-      if (room.empty()) {
-        state.first_lane = lane;
-        return count;
-      }
-      const std::size_t posted = state.fill_lane(lane, now_ns, room);
-      count += posted;
-      progress = progress || posted == kLaneBurst;
-      lane = lane + 1 < state.options.max_lanes ? state.next_busy(lane + 1) : state.options.max_lanes;
+  while (count < actions.size()) {
+    const LaneIndex lane = state.next_busy(state.turn_lane);
+    if (lane == none || lane == fruitless_since) break;
+    if (lane != state.turn_lane) state.give_turn(lane);
+    const std::size_t room = std::min<std::size_t>(state.turn_left, actions.size() - count);
+    const std::size_t posted = state.fill_lane(lane, now_ns, actions.subspan(count, room));
+    count += posted;
+    state.turn_left -= static_cast<std::uint32_t>(posted);
+    if (posted > 0) {
+      fruitless_since = none;
+    } else if (fruitless_since == none) {
+      fruitless_since = lane;
     }
+    if (posted < room || state.turn_left == 0) state.give_turn(lane + 1 < none ? lane + 1 : 0);
   }
   return count;
 }

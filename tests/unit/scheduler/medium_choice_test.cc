@@ -1,0 +1,364 @@
+#include <doctest/doctest.h>
+
+#include <string_view>
+#include <vector>
+
+#include "kvrail/base/prng.h"
+#include "scheduler/cost.h"
+#include "scheduler/medium_choice.h"
+
+using namespace kvrail;
+using namespace kvrail::scheduler;
+
+namespace {
+
+Layout layout_8b() {
+  Layout layout;
+  layout.layers = 32;
+  layout.kv_heads = 8;
+  layout.head_dim = 128;
+  return layout;
+}
+
+SenderFacts sender_facts() {
+  SenderFacts facts;
+  facts.layout = layout_8b();
+  facts.total_tokens = 1000;
+  facts.believed_missing_tokens = 1000;
+  facts.receiver_accepts = facts.sender_can = ~MediumMask{0};
+  facts.lane_rate_bytes_per_s = 1'250'000'000;
+  facts.round_trip_ns = 100'000;
+  facts.int8_encode_ns_per_block = 500'000;
+  return facts;
+}
+
+ReceiverFacts receiver_facts() {
+  ReceiverFacts facts;
+  facts.pair_key = 42;
+  facts.total_tokens = 1000;
+  facts.missing_full_blocks = 15;
+  facts.missing_tail = true;
+  facts.missing_tail_bytes = 40 * layout_8b().token_bytes();
+  facts.compute = {1'000'000, 40'000, 687'194, 10'000'000};
+  facts.int8_decode_ns_per_block = 300'000;
+  facts.lease_bytes_free = std::uint64_t{1} << 34;
+  facts.block_slot_bytes = layout_8b().block_bytes();
+  return facts;
+}
+
+std::vector<CandidateCost> offer(const SenderFacts& facts) {
+  std::array<CandidateCost, kMaxCandidates> out;
+  const char* why = nullptr;
+  const std::size_t count = candidates(facts, LossProfile::built_in(), out, &why);
+  return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+const CandidateCost* find(const std::vector<CandidateCost>& all, Medium medium) {
+  for (const CandidateCost& it : all) {
+    if (it.medium == medium) return &it;
+  }
+  return nullptr;
+}
+const CostLine& line_of(const Pick& pick, Medium medium) {
+  for (std::size_t i = 0; i < pick.line_count; ++i) {
+    if (pick.lines[i].medium == medium) return pick.lines[i];
+  }
+  FAIL("no such line");
+  return pick.lines[0];
+}
+Medium chosen(const Pick& pick) {
+  return pick.index < 0 ? Medium::automatic : pick.lines[static_cast<std::size_t>(pick.index)].medium;
+}
+
+// Two media whose costs a test sets directly: both travel as fixed bytes at 1 GB/s.
+CandidateCost fixed_ns(Medium medium, std::uint64_t ns) {
+  CandidateCost it;
+  it.medium = medium;
+  it.wait_ns = ns;
+  it.rate_bytes_per_s = 1'000'000'000;
+  return it;
+}
+
+}  // namespace
+
+TEST_CASE("candidates / sizes follow the layout") {
+  const auto all = offer(sender_facts());
+  REQUIRE(all.size() == 3);
+  const CandidateCost* const full = find(all, Medium::full);
+  REQUIRE(full != nullptr);
+  CHECK(full->block_bytes == 64 * 131'072);
+  CHECK(full->tail_bytes == 40 * 131'072);
+  const CandidateCost* const int8 = find(all, Medium::int8);
+  REQUIRE(int8 != nullptr);
+  CHECK(int8->block_bytes == 64 * 65'536 * 33 / 32);  // 8.25 bits a value
+  CHECK(int8->encode_ns_per_block == 500'000);
+  const CandidateCost* const tokens = find(all, Medium::tokens);
+  REQUIRE(tokens != nullptr);
+  CHECK(tokens->block_bytes == 256);
+  CHECK(tokens->wait_ns == 50'000);
+  CHECK(full->wait_ns == 150'000);
+}
+
+TEST_CASE("candidates / what cannot work is not offered, with the reason when nothing can") {
+  SenderFacts facts = sender_facts();
+  facts.layouts_equal = false;
+  facts.summary_bytes = 500;
+  auto all = offer(facts);
+  CHECK(all.size() == 2);
+  CHECK(find(all, Medium::tokens) != nullptr);
+  CHECK(find(all, Medium::summary) != nullptr);
+
+  facts.tokenizers_equal = false;
+  facts.summary_bytes = 0;
+  std::array<CandidateCost, kMaxCandidates> out;
+  const char* why = nullptr;
+  CHECK(candidates(facts, LossProfile::built_in(), out, &why) == 0);
+  CHECK(std::string_view(why).size() > 5);
+
+  facts = sender_facts();
+  facts.fidelity_floor_ppm = 999'990;  // int8's 40 ppm are too many
+  all = offer(facts);
+  CHECK(all.size() == 2);
+  CHECK(find(all, Medium::int8) == nullptr);
+  facts.source_epsilon_ppm = 1000;     // only the text is exact now
+  CHECK(offer(facts).size() == 1);
+  CHECK(offer(facts)[0].medium == Medium::tokens);
+}
+
+TEST_CASE("candidates / a wish is taken or refused, never replaced") {
+  SenderFacts facts = sender_facts();
+  facts.wish = Medium::int8;
+  CHECK(offer(facts).size() == 1);
+  CHECK(offer(facts)[0].medium == Medium::int8);
+  facts.wish = Medium::reference;
+  CHECK(offer(facts)[0].fixed_bytes == 16 * 16);
+  std::array<CandidateCost, kMaxCandidates> out;
+  const char* why = nullptr;
+  for (const Medium medium : {Medium::lowrank, Medium::window, Medium::summary}) {
+    facts.wish = medium;
+    CHECK(candidates(facts, LossProfile::built_in(), out, &why) == 0);
+    CHECK(std::string_view(why) != "");
+  }
+}
+
+TEST_CASE("candidates / of five media the lossiest is left out") {
+  SenderFacts facts = sender_facts();
+  facts.window_tokens = 128;
+  facts.summary_bytes = 400;
+  const auto all = offer(facts);
+  CHECK(all.size() == 4);
+  CHECK(find(all, Medium::summary) == nullptr);
+}
+
+TEST_CASE("cost / prefill and pipelining follow their formulas") {
+  const ComputeProfile compute{1000, 10, std::uint64_t{1} << 20, 0};  // a = 1
+  CHECK(prefill_ns(compute, 0, 50) == 0);
+  CHECK(prefill_ns(compute, 100, 0) == 1000 + 1000 + 10'000);
+  CHECK(prefill_ns(compute, 100, 50) == 1000 + 1000 + 100 * 200);
+  CHECK(pipelined_ns(10, 100, 30, 1) == 140);
+  CHECK(pipelined_ns(10, 100, 30, 10) == 104);
+  CHECK(pipelined_ns(0, 100, 0, 0) == 100);
+  CHECK(priced(1000, 500'000, 0) == 500);
+  CHECK(priced(1'000'000, 0, 100'000) == 100'000);  // 100/s x 1 ms = 0.1 of 1 ms
+}
+
+TEST_CASE("pick / the faster link and the busier machine decide") {
+  MediumChooser chooser(LossProfile::built_in());
+  SenderFacts sender = sender_facts();
+  ReceiverFacts receiver = receiver_facts();
+  // 131 MB at 10 Gbit/s: 105 ms; int8 54 ms; recompute 42 ms.
+  Pick pick = chooser.pick(offer(sender), receiver, 0);
+  CHECK(chosen(pick) == Medium::tokens);
+  CHECK(line_of(pick, Medium::full).transmit_ns > 100 * kMillisecondNs);
+  CHECK(line_of(pick, Medium::int8).decode_ns == 16 * 300'000);
+  CHECK(line_of(pick, Medium::tokens).recompute_ns > 40 * kMillisecondNs);
+  receiver.compute_backlog_ns = 500 * kMillisecondNs;
+  CHECK(chosen(chooser.pick(offer(sender), receiver, 0)) == Medium::int8);
+  sender.lane_rate_bytes_per_s = 50'000'000'000;
+  sender.int8_encode_ns_per_block = 5'000'000;
+  CHECK(chosen(chooser.pick(offer(sender), receiver, 0)) == Medium::full);
+}
+
+TEST_CASE("pick / prices move the choice away from what others wait for") {
+  MediumChooser chooser(LossProfile::built_in());
+  SenderFacts sender = sender_facts();
+  sender.lane_rate_bytes_per_s = 6'000'000'000;
+  ReceiverFacts receiver = receiver_facts();
+  receiver.pair_key = 1;
+  CHECK(chosen(chooser.pick(offer(sender), receiver, 0)) == Medium::int8);
+  receiver.pair_key = 2;
+  sender.nic_price_ppm = 5'000'000;  // each ns on the lane costs others 5 ns
+  const Pick pick = chooser.pick(offer(sender), receiver, 0);
+  CHECK(chosen(pick) == Medium::tokens);
+  CHECK(line_of(pick, Medium::int8).total_ns < line_of(pick, Medium::tokens).total_ns);
+}
+
+TEST_CASE("pick / only what is missing is counted") {
+  MediumChooser chooser(LossProfile::built_in());
+  ReceiverFacts receiver = receiver_facts();
+  receiver.missing_full_blocks = 0;
+  receiver.missing_tail_bytes = 131'072;  // one row of growth
+  receiver.held_tokens = 999;
+  const Pick pick = chooser.pick(offer(sender_facts()), receiver, 0);
+  CHECK(line_of(pick, Medium::full).bytes == 131'072);
+  CHECK(line_of(pick, Medium::int8).bytes == 40 * 65'536 * 33 / 32);
+  CHECK(chosen(pick) == Medium::full);
+  CHECK(pick.bytes == 131'072);
+  CHECK(pick.predicted_ns == line_of(pick, Medium::full).total_ns);
+}
+
+TEST_CASE("pick / on the same node full moves no byte and needs no lease") {
+  MediumChooser chooser(LossProfile::built_in());
+  ReceiverFacts receiver = receiver_facts();
+  receiver.same_node = true;
+  receiver.lease_bytes_free = 0;
+  const Pick pick = chooser.pick(offer(sender_facts()), receiver, 0);
+  CHECK(chosen(pick) == Medium::full);
+  CHECK(pick.bytes == 0);
+  CHECK(std::string_view(line_of(pick, Medium::int8).why_not) == "not enough free receive memory");
+}
+
+TEST_CASE("pick / constraints name themselves") {
+  MediumChooser chooser(LossProfile::built_in());
+  ReceiverFacts receiver = receiver_facts();
+  receiver.lease_bytes_free = 1000;
+  Pick pick = chooser.pick(offer(sender_facts()), receiver, 0);
+  CHECK(pick.reason == PickReason::only_one);
+  CHECK(chosen(pick) == Medium::tokens);
+
+  receiver = receiver_facts();
+  receiver.fidelity_floor_ppm = 999'990;
+  receiver.pair_key = 2;
+  pick = chooser.pick(offer(sender_facts()), receiver, 0);
+  CHECK(std::string_view(line_of(pick, Medium::int8).why_not) == "below the fidelity floor");
+  receiver.held_tokens = 64;
+  receiver.held_epsilon_ppm = 5000;  // what is held is worse than the floor: nothing can help
+  pick = chooser.pick(offer(sender_facts()), receiver, 0);
+  CHECK(pick.index == -1);
+  CHECK(pick.reason == PickReason::none_allowed);
+}
+
+TEST_CASE("pick / a deadline rules out what misses it, unless all do") {
+  MediumChooser chooser(LossProfile::built_in());
+  SenderFacts sender = sender_facts();
+  sender.nic_price_ppm = 50'000'000;  // the lane is dear but fast
+  sender.lane_rate_bytes_per_s = 6'000'000'000;
+  ReceiverFacts receiver = receiver_facts();
+  receiver.remaining_ns = 30 * kMillisecondNs;
+  Pick pick = chooser.pick(offer(sender), receiver, 0);
+  CHECK(chosen(pick) != Medium::tokens);
+  CHECK(std::string_view(line_of(pick, Medium::tokens).why_not) == "would miss the deadline");
+  receiver.remaining_ns = 1000;
+  receiver.pair_key = 9;
+  pick = chooser.pick(offer(sender), receiver, 0);
+  CHECK(chosen(pick) == Medium::tokens);
+}
+
+TEST_CASE("pick / nothing offered, nothing picked") {
+  MediumChooser chooser(LossProfile::built_in());
+  const Pick pick = chooser.pick({}, receiver_facts(), 0);
+  CHECK(pick.index == -1);
+  CHECK(pick.line_count == 0);
+}
+
+TEST_CASE("hysteresis / a gain of 15 % must show twice in a row, one of 50 % once") {
+  MediumChooser chooser(LossProfile::built_in());
+  ReceiverFacts facts = receiver_facts();
+  facts.missing_full_blocks = 0;
+  facts.missing_tail = false;
+  const auto decide = [&](std::uint64_t reference_ns, std::uint64_t full_ns) {
+    const std::array both{fixed_ns(Medium::reference, reference_ns), fixed_ns(Medium::full, full_ns)};
+    return chooser.pick(both, facts, 0);
+  };
+  CHECK(chosen(decide(1'000'000, 1'010'000)) == Medium::reference);
+  Pick pick = decide(1'000'000, 900'000);  // 11 %: kept, however often
+  for (int i = 0; i < 5; ++i) pick = decide(1'000'000, 900'000);
+  CHECK(chosen(pick) == Medium::reference);
+  CHECK(pick.reason == PickReason::kept_by_hysteresis);
+  CHECK(chosen(decide(1'000'000, 800'000)) == Medium::reference);  // 25 % once
+  CHECK(chosen(decide(1'000'000, 950'000)) == Medium::reference);  // not in a row
+  CHECK(chosen(decide(1'000'000, 800'000)) == Medium::reference);
+  CHECK(chosen(decide(1'000'000, 800'000)) == Medium::full);       // twice
+  CHECK(chosen(decide(900'000, 1'000'000)) == Medium::full);
+  CHECK(chosen(decide(600'000, 1'000'000)) == Medium::reference);  // 67 % at once
+}
+
+TEST_CASE("hysteresis / another key is another choice") {
+  MediumChooser chooser(LossProfile::built_in());
+  ReceiverFacts facts = receiver_facts();
+  const std::array slow_full{fixed_ns(Medium::reference, 1'300'000), fixed_ns(Medium::full, 1'400'000)};
+  const std::array slow_reference{fixed_ns(Medium::reference, 1'300'000), fixed_ns(Medium::full, 1'170'000)};
+  facts.missing_full_blocks = 0;
+  facts.missing_tail = false;
+  CHECK(chosen(chooser.pick(slow_full, facts, 0)) == Medium::reference);
+  CHECK(chosen(chooser.pick(slow_reference, facts, 0)) == Medium::reference);
+  facts.total_tokens *= 4;  // another size octave
+  CHECK(chosen(chooser.pick(slow_reference, facts, 0)) == Medium::full);
+  facts.total_tokens /= 4;
+  facts.pair_key = 43;      // another pair
+  CHECK(chosen(chooser.pick(slow_reference, facts, 0)) == Medium::full);
+}
+
+TEST_CASE("residuals / predictions follow what is observed, within a factor of two") {
+  MediumChooser chooser(LossProfile::built_in());
+  const auto offered = offer(sender_facts());
+  const ReceiverFacts facts = receiver_facts();
+  const TimeNs raw = line_of(chooser.pick(offered, facts, 0), Medium::full).total_ns;
+  const auto learn = [&](double factor) {
+    TimeNs predicted = 0;
+    for (int i = 0; i < 40; ++i) {
+      const CostLine line = line_of(chooser.pick(offered, facts, 0), Medium::full);
+      predicted = line.total_ns;
+      chooser.observe(0, Medium::full, line.bytes, predicted, static_cast<TimeNs>(static_cast<double>(raw) * factor));
+    }
+    return static_cast<double>(predicted) / static_cast<double>(raw);
+  };
+  CHECK(learn(1.4) == doctest::Approx(1.4).epsilon(0.01));
+  CHECK(learn(0.7) == doctest::Approx(0.7).epsilon(0.01));
+  CHECK(learn(50) == doctest::Approx(2.0).epsilon(0.01));
+  CHECK(learn(0.001) == doctest::Approx(0.5).epsilon(0.01));
+  // Other lanes, media and sizes know nothing of it.
+  CHECK(line_of(chooser.pick(offered, facts, 1), Medium::full).total_ns == raw);
+  chooser.observe(0, Medium::full, 1, 0, 5);  // nonsense is ignored
+}
+
+TEST_CASE("price meter / arrival rate times backlog, fading in silence") {
+  PriceMeter meter;
+  CHECK(meter.price_ppm(0, kSecondNs) == 0);
+  Prng prng(3);
+  TimeNs now = 1000;
+  for (int i = 0; i < 2000; ++i) {
+    meter.arrival(now);
+    now += static_cast<TimeNs>(prng.exponential(100e6));  // 10 a second
+  }
+  const double price = static_cast<double>(meter.price_ppm(now, 50 * kMillisecondNs)) / 1e6;
+  CHECK(price > 0.3);
+  CHECK(price < 0.8);
+  CHECK(meter.arrivals_milli_per_s(now) > 6'000);
+  CHECK(meter.price_ppm(now, 0) == 0);
+  CHECK(meter.price_ppm(now + 100 * kSecondNs, 50 * kMillisecondNs) < 10'000);
+}
+
+TEST_CASE("choice / absurd figures saturate instead of wrapping") {
+  MediumChooser chooser(LossProfile::built_in());
+  const std::uint64_t most = ~std::uint64_t{0};
+  CandidateCost absurd{Medium::int8, most, most, most, most, most, 0, most, 4'000'000'000};
+  ReceiverFacts facts = receiver_facts();
+  facts.missing_full_blocks = facts.total_tokens = most;
+  facts.block_slot_bytes = facts.nic_price_ppm = facts.compute_price_ppm = most;
+  facts.nic_arrivals_milli_per_s = facts.compute_arrivals_milli_per_s = most;
+  facts.compute = {most, most, most, most};
+  facts.lease_bytes_free = most;
+  facts.weight_milli = ~std::uint32_t{0};
+  CandidateCost tokens = absurd;
+  tokens.medium = Medium::tokens;
+  const std::array both{absurd, tokens};
+  const Pick pick = chooser.pick(both, facts, 0);
+  for (std::size_t i = 0; i < pick.line_count; ++i) {
+    const CostLine& line = pick.lines[i];
+    for (const TimeNs ns : {line.wait_ns, line.encode_ns, line.transmit_ns, line.decode_ns, line.recompute_ns,
+                            line.loss_ns, line.price_ns, line.total_ns, line.cost_ns}) {
+      CHECK(ns >= 0);
+    }
+  }
+}
