@@ -88,8 +88,9 @@ class Node final : public AgentCommands {
 
   // Conductor. Maps the agent's arena (and the tenant's receive arena at its first agent).
   [[nodiscard]] Result<AgentHandle> attach(const AgentInfo& info);
-  // The agent is gone, in good order or not: open tickets are cancelled, memory returns (its
-  // committed contexts stay until their TTL); no event is pushed for it any more.
+  // The agent is gone, in good order or not: its writable memory and deliveries return, what was to
+  // come to it ends, what it has sent goes on (its committed contexts stay until their TTL); no event
+  // is pushed for it any more.
   void detach(AgentHandle agent) noexcept;
   void set_sink(AgentSink& sink) noexcept;
   // What the agent's Probe says; idle_until 0: unknown.
@@ -139,8 +140,8 @@ class Node final : public AgentCommands {
   Status end_task(AgentHandle agent, TaskId task) noexcept override;
 
  private:
-  explicit Node(const NodeOptions& options, Clock& clock);
   class Core;
+  explicit Node(std::unique_ptr<Core> core);
   std::unique_ptr<Core> core_;
 };
 

@@ -10,6 +10,7 @@
 // exposed has reported it withdrawn; only then does the memory go to the reader or to the pool.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -187,18 +188,22 @@ struct Task {
   std::uint64_t transfers = 0, bytes = 0;
 };
 
-// A summary that a local agent was asked for on behalf of a local receiver.
-struct LocalSummary {
-  TransferId request = 0;
+// A delivery on this node; `ticket` is of the sender, or (fetch) of the receiver.
+struct LocalRequest {
   AgentHandle from, to;
   TicketId ticket = 0;
+  bool fetch = false;
   std::uint16_t receiver = 0;
-  TaskId task = 0;
   Name context;
-  std::uint64_t version_number = 0;
-  VersionHandle version;              // pinned
-  bool critical = false;
-  TimeNs submitted_ns = 0, give_up_ns = 0;
+  VersionHandle version;
+  SendOptions options;
+  TimeNs submitted_ns = 0;
+};
+
+// A summary that a local agent was asked for on behalf of a local receiver.
+struct LocalSummary {
+  TransferId id = 0;
+  LocalRequest request;               // its version is pinned
 };
 
 // What is needed to learn from a delivery of token ids once the agent says what they cost it.
@@ -241,6 +246,7 @@ class Node::Core {
   // Timer and work ids: one range per kind of entity.
   enum class Kind : std::uint8_t { out, in, peer, dial, fetch, local_summary };
   [[nodiscard]] std::uint32_t entity(Kind kind, std::uint32_t index) const noexcept;
+  [[nodiscard]] std::uint32_t entity_count() const noexcept;
   [[nodiscard]] Kind kind_of(std::uint32_t id, std::uint32_t& index) const noexcept;
 
   // peers.cc
@@ -354,6 +360,7 @@ class Node::Core {
   void on_query(std::uint32_t lane, const wire::Query& message) noexcept;
   void on_outcome(std::uint32_t lane, const wire::Outcome& message) noexcept;
   void resume_spans(std::uint32_t out, const wire::Outcome& message) noexcept;
+  void offer_again(std::uint32_t out) noexcept;
   void out_lane_lost(std::uint32_t out) noexcept;
   void out_lane_found(std::uint32_t out) noexcept;
   void fill_outcome(const Incoming& in, wire::Outcome& message) const noexcept;
@@ -362,6 +369,9 @@ class Node::Core {
   Status cancel(AgentHandle agent, TicketId ticket) noexcept;
   void end_out(std::uint32_t out, Status status, std::uint64_t bytes, TimeNs observed_ns) noexcept;
   void cancel_out(std::uint32_t out, Status status) noexcept;
+  void push_sent(const Outgoing& out, std::uint64_t bytes, TimeNs observed_ns) noexcept;
+  void release_followers(std::uint32_t out) noexcept;
+  void leave_leader(std::uint32_t out) noexcept;
   void run_draining(std::uint32_t out) noexcept;
   void free_out(std::uint32_t out) noexcept;
   void on_cancel(std::uint32_t lane, const wire::Cancel& message) noexcept;
@@ -370,10 +380,12 @@ class Node::Core {
   void choose_eager(Outgoing& out, const VersionView& view) noexcept;
   [[nodiscard]] bool post_eager(Outgoing& out, const VersionView& view) noexcept;
   void on_eager(std::uint32_t lane, const wire::Eager& message) noexcept;
+  [[nodiscard]] bool place_eager(const Incoming& in, std::span<const std::byte> bytes) noexcept;
 
   // receiver_offer.cc
   void on_offer(std::uint32_t lane, const wire::Offer& message) noexcept;
-  void on_duplicate_offer(std::uint32_t in, std::uint32_t lane, const wire::Offer& message) noexcept;
+  [[nodiscard]] bool on_duplicate_offer(std::uint32_t in, std::uint32_t lane, const wire::Offer& message) noexcept;
+  [[nodiscard]] bool answer_from_memory(std::uint32_t lane, const wire::Offer& message) noexcept;
   void fill_incoming(Incoming& in, std::uint32_t lane, const wire::Offer& message) noexcept;
   [[nodiscard]] bool copy_base(Incoming& in, const wire::Offer& message) noexcept;
   void on_tokens(std::uint32_t lane, const wire::Tokens& message) noexcept;
@@ -384,7 +396,10 @@ class Node::Core {
   void accept_medium(std::uint32_t in) noexcept;
   void accept_kv(std::uint32_t in) noexcept;
   [[nodiscard]] bool list_missing(Incoming& in) noexcept;
+  void receive_by_lease(std::uint32_t in) noexcept;
+  [[nodiscard]] PayloadShape shape_of(const Incoming& in) const noexcept;
   [[nodiscard]] bool open_lease(std::uint32_t in) noexcept;
+  [[nodiscard]] bool would_fit_later(const Incoming& in, scheduler::ReceiverFacts facts) noexcept;
   void expose_on(std::uint32_t in, std::uint32_t transport) noexcept;
   void refuse(std::uint32_t lane, TransferId id, std::uint64_t fetch_id, Status status) noexcept;
   void answer_later(std::uint32_t in) noexcept;
@@ -406,9 +421,13 @@ class Node::Core {
   [[nodiscard]] bool decode_step(Incoming& in) noexcept;   // false: budget or bytes are missing
   void publish(std::uint32_t in) noexcept;
   void deliver(std::uint32_t in, VersionHandle version) noexcept;
-  void fail_in(std::uint32_t in, Status status) noexcept;
+  void fail_in(std::uint32_t in, Status status, Answer answer = Answer::done) noexcept;
   void close_in(std::uint32_t in, Answer answer, Status status) noexcept;
   void run_closing(std::uint32_t in) noexcept;
+  void drop_in(std::uint32_t in) noexcept;
+  [[nodiscard]] static std::uint64_t payload_bytes(const Incoming& in) noexcept;
+  [[nodiscard]] static ByteSpan unit_bounds(const transport::Payload& payload, std::uint32_t first,
+                                            std::uint32_t count) noexcept;
   void free_in(std::uint32_t in) noexcept;
   void remember_ended(const Incoming& in) noexcept;
   void forget_ended(TimeNs before) noexcept;
@@ -419,7 +438,8 @@ class Node::Core {
   Status summary(AgentHandle agent, TransferId request, std::uint8_t kind,
                  std::span<const std::byte> bytes) noexcept;
   void on_summary(std::uint32_t lane, const wire::Summary& message) noexcept;
-  [[nodiscard]] bool start_local_summary(const LocalSummary& request) noexcept;
+  [[nodiscard]] bool start_local_summary(const LocalRequest& request) noexcept;
+  [[nodiscard]] bool ask_for_summary(AgentHandle from, TransferId request, VersionHandle version) noexcept;
   void end_local_summary(std::uint32_t index, Status status, VersionHandle version) noexcept;
 
   // fetch.cc
@@ -432,27 +452,24 @@ class Node::Core {
   void fetch_timer(std::uint32_t index) noexcept;
 
   // local_delivery.cc
-  struct LocalRequest {
-    AgentHandle from, to;
-    TicketId ticket = 0;              // of the sender, or of the fetching receiver
-    bool fetch = false;
-    std::uint16_t receiver = 0;
-    Name context;
-    VersionHandle version;
-    SendOptions options;
-    TimeNs submitted_ns = 0;
-  };
   // The terminal events of both sides, at once; only a summary ends later.
   void deliver_locally(const LocalRequest& request) noexcept;
-  [[nodiscard]] VersionHandle version_for_local(const LocalRequest& request, const VersionView& view,
-                                                Medium& medium, Status& status) noexcept;
+  // What the receiver can use of the version: it, its token ids, or (medium summary, no version) a
+  // summary that is to be asked for.
+  [[nodiscard]] Status version_for_local(const LocalRequest& request, const VersionView& view, Medium& medium,
+                                         VersionHandle& version) noexcept;
+  // The receiver's delivery event must have been reserved, the asker's was with its command.
+  void finish_locally(const LocalRequest& request, Medium medium, Status status, VersionHandle version) noexcept;
 
   // explain.cc
-  [[nodiscard]] StatusTransfer* add_row() noexcept;
+  void add_row(const StatusTransfer& row) noexcept;
   void explain_out(const Outgoing& out, std::uint64_t bytes, TimeNs observed_ns) noexcept;
-  std::uint64_t explain_in(const Incoming& in) noexcept;
-  void explain_local(const LocalRequest& request, const VersionView& view, Medium medium, Status status) noexcept;
+  void explain_in(const Incoming& in) noexcept;
+  void explain_local(const LocalRequest& request, Medium medium, Status status) noexcept;
   void explain_recompute(std::uint64_t serial, std::int64_t recompute_ns) noexcept;
+  void show_agents(StatusData& data) noexcept;
+  void show_lanes(StatusData& data) noexcept;
+  void show_peers_and_tasks(StatusData& data) noexcept;
   void refresh_status() noexcept;
 
   // Posts one message as a frame. False: the lane is full or gone; the state that wanted it stays.
@@ -480,6 +497,7 @@ class Node::Core {
     KVRAIL_ASSERT(pointer != nullptr);
     return pointer;
   }
+  void tick() noexcept { now_ = std::max(now_, clock_.now_ns()); }
   void want(Kind kind, std::uint32_t index) noexcept { work_.push(entity(kind, index)); }
   // Blocked by a full lane or table: tried again in the next cycle, without counting as work.
   void want_later(Kind kind, std::uint32_t index) noexcept {
@@ -520,6 +538,7 @@ class Node::Core {
   std::uint32_t max_leases_ = 0;
   std::array<int, kMaxTransports> wait_fds_{};
   std::vector<std::byte> frame_;      // sized at construction
+  std::vector<std::byte> eager_;
   std::vector<Event> events_;
   std::vector<scheduler::PostAction> actions_;
 

@@ -28,6 +28,7 @@ void Node::Core::on_accept(std::uint32_t lane, const wire::Accept& message) noex
   out.predicted_ns = message.predicted_ns;
   out.accepted_ns = now_;
   out.retry_ns = 0;
+  out.eager_failed |= out.eager;
   nic_price_.arrival(now_);
   if (is_kv(message.medium)) {
     out.lease = message.lease;

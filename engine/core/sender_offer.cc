@@ -47,8 +47,10 @@ void Node::Core::out_timer(std::uint32_t index) noexcept {
         move(out, OutState::offering);
         begin_offer(index);
         break;
-      case OutState::finishing:
-      case OutState::summarising: begin_query(index); break;
+      case OutState::summarising:  // the agent gave no summary
+        if (!out.summary_posted) return cancel_out(index, Status{Code::timed_out});
+        [[fallthrough]];
+      case OutState::finishing: begin_query(index); break;
       case OutState::querying:
       case OutState::offering:
       case OutState::sending: want(Kind::out, index); break;

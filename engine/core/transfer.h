@@ -98,12 +98,15 @@ struct Outgoing {
   TimeNs state_due_ns = kNever;         // the state's own timer; the deadline is checked beside it
   TimeNs retry_ns = 0;                  // back-off of the present question
   TimeNs accepted_ns = 0;
+  TimeNs query_since_ns = 0;
+  std::uint32_t reoffers = 0;           // after an OUTCOME of unknown
 
   // The offer.
   MediumMask excluded = 0;              // media that turned out to be impossible here
   std::uint64_t base_tokens = 0;
   bool base_refused = false;
   bool eager = false;
+  bool eager_failed = false;            // it was asked for by ACCEPT all the same
   bool offer_posted = false, eager_posted = false;
   std::uint64_t tokens_posted = 0;      // ids posted, base included
   std::uint32_t candidate_count = 0;
@@ -173,12 +176,12 @@ inline constexpr std::size_t kInStates = 8;
 [[nodiscard]] constexpr bool may_move(InState from, InState to) noexcept {
   using enum InState;
   constexpr std::array<std::uint32_t, kInStates> kTable{
-      /* gathering */ bit(eager) | bit(receiving) | bit(summary) | bit(decoding) | bit(closing) | bit(failing),
-      /* eager     */ bit(receiving) | bit(closing) | bit(failing),
+      /* gathering */ bit(eager) | bit(receiving) | bit(summary) | bit(closing),
+      /* eager     */ bit(receiving) | bit(closing),
       /* receiving */ bit(sealing) | bit(failing),
-      /* summary   */ bit(closing) | bit(failing),
+      /* summary   */ bit(closing),
       /* sealing   */ bit(decoding) | bit(failing) | bit(closing),
-      /* decoding  */ bit(closing) | bit(failing),
+      /* decoding  */ bit(closing),
       /* failing   */ bit(closing),
       /* closing   */ 0,
   };
@@ -227,11 +230,14 @@ struct Incoming {
   PayloadArrays arrays;
   std::uint32_t lease_slot = kNoIndex;
   RangeSet received;
+  RangeSet bad;                         // corrupt units, not received again yet
   std::uint32_t corrupt_units = 0;
   bool asked_again = false;
   std::uint64_t decode_at = 0;          // n-th missing block
   std::uint32_t decode_layer = 0;
   bool resumed = false;
+  std::uint64_t eager_bytes = 0, summary_bytes = 0, payload_bytes = 0;
+  bool delivered = false;
 
   Answer answer = Answer::none;
   Status status;

@@ -1,0 +1,97 @@
+// Delivery between agents of one node: one descriptor and a reference count, no byte is read. Names are
+// looked up within a tenant, so another tenant's agent is simply not found.
+#include "engine/core/node_core.h"
+
+namespace kvrail::engine {
+
+Status Node::Core::version_for_local(const LocalRequest& request, const VersionView& view, Medium& medium,
+                                     VersionHandle& version) noexcept {
+  const AgentInfo& from = agent(request.from)->info;
+  const AgentInfo& to = agent(request.to)->info;
+  const Medium wish = request.options.medium == Medium::automatic ? options_.policy : request.options.medium;
+  const auto accepts = [&](Medium m) { return (to.accepted & mask_of(m)) != 0; };
+  const bool as_tokens = accepts(Medium::tokens) && from.tokenizer == to.tokenizer && !view.tokens.empty();
+  const bool lossy_enough = request.options.fidelity_floor_ppm > 0 && view.epsilon_ppm > 0;
+  if (wish == Medium::summary || view.medium == Medium::summary) {
+    if (!accepts(Medium::summary)) return Status{Code::rejected};
+    medium = Medium::summary;
+    version = view.medium == Medium::summary ? request.version : VersionHandle{};
+    return Status{};
+  }
+  const bool has_kv = !view.blocks.empty();
+  const bool as_kv = has_kv && to.layout == view.layout && (accepts(Medium::full) || accepts(view.medium));
+  if (as_kv && wish != Medium::tokens && !(lossy_enough && as_tokens)) {
+    medium = view.medium == Medium::tokens ? Medium::full : view.medium;
+    version = request.version;
+    return Status{};
+  }
+  if (as_tokens) {
+    medium = Medium::tokens;
+    if (!has_kv && to.layout == view.layout) {
+      version = request.version;
+      return Status{};
+    }
+    const AllowAllocScope allow;
+    const auto made = store_->publish_tokens(view.tenant, from.name, request.context, view.number, view.layout,
+                                             Medium::tokens, view.tokens);
+    if (made.ok()) version = made.value();
+    return made.status();
+  }
+  if (accepts(Medium::summary) && from.summary_bytes > 0) {
+    medium = Medium::summary;
+    return Status{};
+  }
+  return Status{to.layout == view.layout ? Code::rejected : Code::layout_mismatch};
+}
+
+void Node::Core::deliver_locally(const LocalRequest& request) noexcept {
+  VersionView view;
+  KVRAIL_ASSERT(store_->view(request.version, view));
+  Medium medium = Medium::automatic;
+  VersionHandle version;
+  if (!reserve_events(request.to, 1)) return finish_locally(request, medium, Status{Code::out_of_capacity}, version);
+  Status status = version_for_local(request, view, medium, version);
+  if (status.ok() && medium == Medium::summary && !version.valid()) {
+    if (start_local_summary(request)) return;
+    status = Status{Code::out_of_capacity};
+  }
+  if (!status.ok()) release_reserved(request.to, 1);
+  finish_locally(request, medium, status, version);
+}
+
+void Node::Core::finish_locally(const LocalRequest& request, Medium medium, Status status,
+                                VersionHandle version) noexcept {
+  AgentEvent event;
+  event.medium = medium;
+  event.critical = request.options.critical;
+  event.receiver = request.receiver;
+  event.task = request.options.task;
+  event.observed_ns = now_ - request.submitted_ns;
+  if (status.ok()) {
+    const DeliveryHandle delivery = agent(request.to) == nullptr ? DeliveryHandle{} : store_->deliver(request.to, version);
+    VersionView view;
+    if (delivery.valid() && store_->view(version, view)) {
+      event.kind = AgentEventKind::delivery;
+      event.version = version;
+      event.version_number = view.number;
+      event.delivery = delivery;
+      event.manifest = store_->manifest(delivery);
+      push_event(request.to, event);
+      ++agent(request.to)->deliveries;
+      ++counters_.local_deliveries;
+      note_task(request.options.task, 0);
+    } else {
+      status = Status{Code::out_of_capacity};
+      release_reserved(request.to, 1);
+    }
+  } else if (medium == Medium::summary) {
+    release_reserved(request.to, 1);  // was kept for the call-back
+  }
+  explain_local(request, medium, status);
+  event.kind = request.fetch ? AgentEventKind::fetched : AgentEventKind::sent;
+  event.ticket = request.ticket;
+  event.status = status;
+  push_event(request.fetch ? request.to : request.from, event);
+}
+
+}  // namespace kvrail::engine

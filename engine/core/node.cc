@@ -1,0 +1,268 @@
+// The outside of the node: creation, and the calls that go through to the core.
+#include "engine/core/node.h"
+
+#include <algorithm>
+#include <new>
+
+#include "engine/core/node_core.h"
+
+namespace kvrail::engine {
+namespace {
+
+constexpr std::size_t kEventsPerPoll = 256;
+constexpr std::size_t kActionsPerStep = 64;
+constexpr std::uint32_t kMaxFetches = 1024;
+constexpr std::uint32_t kMaxLocalSummaries = 256;
+constexpr std::uint32_t kMaxOpenDeliveries = 4096;
+constexpr std::uint32_t kMaxBeliefs = 8192;
+
+Error refused(const char* text) { return Error{Status{Code::invalid_argument, Scope::engine}, text}; }
+
+Result<void> validate(const NodeOptions& options) {
+  const NodeLimits& limits = options.limits;
+  if (options.node_id == 0 || options.incarnation == 0) return refused("node id and incarnation must not be 0");
+  if (limits.max_peers == 0 || limits.max_peers > 64) return refused("max_peers must be 1 to 64");
+  if (limits.max_lanes == 0 || limits.max_lanes > 64) return refused("max_lanes must be 1 to 64");
+  if (limits.max_out == 0 || limits.max_in == 0 || limits.max_chunks == 0 || limits.max_events == 0 ||
+      limits.max_ended == 0 || limits.max_tasks == 0 || limits.max_remote_agents == 0) {
+    return refused("every limit of a node must be at least 1");
+  }
+  if (options.scheduler.max_lanes < limits.max_lanes) return refused("the scheduler's max_lanes is below the node's");
+  if (options.scheduler.slice_ns < kMillisecondNs) return refused("the slice must be at least 1 ms");
+  if (options.eager_limit_bytes > wire::kMaxEagerBytes) return refused("eager_limit_bytes must be at most 16384");
+  if (options.work_bytes_per_cycle < kDigestUnitBytes) return refused("work_bytes_per_cycle must be at least 65536");
+  if (options.keepalive_period_ns <= 0 || options.dead_after_ns < 2 * options.keepalive_period_ns) {
+    return refused("dead_after must be at least twice the keepalive period");
+  }
+  if (!options.status_page.empty() && options.status_page.size() < sizeof(StatusPage)) {
+    return refused("the memory for the status page is too small");
+  }
+  return {};
+}
+
+}  // namespace
+
+Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store> store)
+    : options_(options),
+      clock_(clock),
+      store_(std::move(store)),
+      scheduler_(options.scheduler),
+      loss_(scheduler::LossProfile::built_in()),
+      chooser_(loss_),
+      scratch_(options.limits.scratch_bytes),
+      prng_(mix_bits(options.node_id) ^ options.incarnation),
+      now_(clock.now_ns()),
+      int8_encode_ns_per_mib_(options.int8_encode_ns_per_mib),
+      int8_decode_ns_per_mib_(options.int8_decode_ns_per_mib),
+      frame_(wire::kMaxMessageBytes),
+      eager_(wire::kMaxEagerBytes),
+      events_(kEventsPerPoll),
+      actions_(kActionsPerStep),
+      agents_(options.store.max_agents),
+      remotes_(options.limits.max_remote_agents),
+      directory_(options.store.max_agents + options.limits.max_remote_agents),
+      peers_(options.limits.max_peers),
+      lanes_(options.limits.max_lanes),
+      lane_ids_(options.limits.max_lanes),
+      outs_(options.limits.max_out),
+      out_ids_(options.limits.max_out),
+      leaders_(options.limits.max_out),
+      ins_(options.limits.max_in),
+      in_ids_(options.limits.max_in),
+      chunks_(options.limits.max_chunks),
+      ended_(options.limits.max_ended),
+      ended_order_(options.limits.max_ended),
+      beliefs_(kMaxBeliefs),
+      fetches_(kMaxFetches),
+      tasks_(options.limits.max_tasks),
+      local_summaries_(kMaxLocalSummaries),
+      open_deliveries_(kMaxOpenDeliveries),
+      event_nodes_(options.limits.max_events),
+      timers_(entity_count()),
+      work_(entity_count()) {
+  dials_.reserve(options.limits.max_dials);
+  for (std::uint32_t i = 0; i < event_nodes_.size(); ++i) {
+    event_nodes_[i].next = i + 1 < event_nodes_.size() ? i + 1 : kNoIndex;
+  }
+  event_free_ = 0;
+  if (options.status_page.empty()) return;
+  page_ = new (options.status_page.data()) StatusPage{};
+  page_->page_bytes = sizeof(StatusPage);
+  page_->data.node = options.node_id;
+  page_->data.incarnation = options.incarnation;
+  page_->data.started_ns = now_;
+  page_->data.policy = static_cast<std::uint8_t>(options.policy);
+  page_->magic = kStatusPageMagic;
+}
+
+std::uint32_t Node::Core::entity_count() const noexcept { return entity(Kind::local_summary, local_summaries_.capacity()); }
+
+std::uint32_t Node::Core::open_transfers() const noexcept {
+  return outs_.size() + ins_.size() + fetches_.size() + local_summaries_.size();
+}
+
+// Every rule of conservation, over all tables.
+void Node::Core::check() const noexcept {
+  store_->check();
+  std::uint64_t in_flight = 0;
+  std::array<std::uint32_t, 64> open{};
+  outs_.for_each([&](OutHandle handle, const Outgoing& out) {
+    in_flight += out.chunks_in_flight;
+    ++open[out.peer];
+    const std::uint32_t* index = out_ids_.find(out.id);
+    KVRAIL_ASSERT(index != nullptr && *index == handle.index);
+    KVRAIL_ASSERT(out.state == OutState::sending || !out.flow.valid());
+  });
+  KVRAIL_ASSERT_MSG(in_flight == chunks_.size(), "every chunk belongs to one transfer");
+  std::uint32_t leased = 0;
+  std::uint64_t leased_bytes = 0;
+  ins_.for_each([&](InHandle handle, const Incoming& in) {
+    ++open[in.peer];
+    if (in.lease_slot == kNoIndex) return;
+    ++leased;
+    leased_bytes += leases_[in.lease_slot].bytes;
+    KVRAIL_ASSERT(leases_[in.lease_slot].in == handle);
+  });
+  peers_.for_each([&](Handle<Peer> handle, const Peer& peer) { KVRAIL_ASSERT(peer.open == open[handle.index]); });
+  std::uint32_t free = 0;
+  for (std::uint32_t at = lease_free_head_; at != kNoIndex; at = leases_[at].next_free) ++free;
+  KVRAIL_ASSERT_MSG(leased + free == leases_.size(), "every lease slot is leased or free");
+  KVRAIL_ASSERT(leased_bytes == leased_bytes_);
+  std::uint32_t unused = 0;
+  for (std::uint32_t at = event_free_; at != kNoIndex; at = event_nodes_[at].next) ++unused;
+  KVRAIL_ASSERT_MSG(unused + events_used_ == event_nodes_.size(), "every event node is used or free");
+  std::uint64_t used = 0;
+  std::uint64_t reserved = 0;
+  agents_.for_each([&](AgentHandle, const LocalAgent& agent) {
+    used += agent.events;
+    reserved += agent.reserved;
+  });
+  KVRAIL_ASSERT(used == events_used_ && reserved == events_reserved_);
+  if (outs_.empty() && ins_.empty()) KVRAIL_ASSERT_MSG(scratch_.used() == 0, "scratch memory of ended transfers");
+}
+
+// ---- Node ------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Node>> Node::create(const NodeOptions& options, Clock& clock) {
+  if (auto valid = validate(options); !valid.ok()) return std::move(valid).error();
+  auto store = Store::create(options.store, clock);
+  if (!store.ok()) return std::move(store).error();
+  auto core = std::make_unique<Core>(options, clock, std::move(store).value());
+  return std::unique_ptr<Node>(new Node(std::move(core)));
+}
+
+Node::Node(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+Node::~Node() = default;
+
+std::uint32_t Node::add_transport(transport::Transport& transport) { return core_->add_transport(transport); }
+Result<void> Node::connect(std::string_view address, std::uint32_t transport_index) {
+  return core_->connect(address, transport_index);
+}
+Result<AgentHandle> Node::attach(const AgentInfo& info) { return core_->attach(info); }
+void Node::detach(AgentHandle agent) noexcept { core_->detach(agent); }
+void Node::set_sink(AgentSink& sink) noexcept { core_->sink_ = &sink; }
+
+void Node::update_compute(AgentHandle handle, const ComputeProfile& compute, TimeNs backlog_ns,
+                          TimeNs idle_until_ns) noexcept {
+  LocalAgent* agent = core_->agent(handle);
+  if (agent == nullptr) return;
+  agent->info.compute = compute;
+  agent->compute_backlog_ns = std::max<TimeNs>(backlog_ns, 0);
+  agent->idle_until_ns = idle_until_ns;
+}
+
+Result<Extent> Node::import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes, int fd) {
+  if (core_->agent(agent) == nullptr) return Status{Code::not_found};
+  auto extent = core_->store_->import_range(agent, base, bytes, fd);
+  if (extent.ok()) core_->register_arena(extent.value().arena);
+  return extent;
+}
+
+std::size_t Node::cycle(TimeNs now_ns) noexcept { return core_->cycle(now_ns); }
+TimeNs Node::next_deadline_ns() const noexcept { return core_->next_deadline(); }
+std::span<const int> Node::wait_fds() const noexcept {
+  return std::span(core_->wait_fds_).first(core_->transport_count_);
+}
+bool Node::arm() noexcept { return core_->arm(); }
+
+void Node::drain(TimeNs deadline_ns) noexcept {
+  core_->draining_ = core_->status_dirty_ = true;
+  core_->drain_deadline_ns_ = deadline_ns;
+}
+bool Node::drained() const noexcept {
+  if (!core_->draining_) return false;
+  return (core_->open_transfers() == 0 && core_->events_used_ == 0) || core_->now_ >= core_->drain_deadline_ns_;
+}
+
+Store& Node::store() noexcept { return *core_->store_; }
+TenantHandle Node::tenant_of(AgentHandle handle) const noexcept {
+  const LocalAgent* agent = core_->agent(handle);
+  return agent == nullptr ? TenantHandle{} : agent->tenant;
+}
+const StatusCounters& Node::counters() const noexcept { return core_->counters_; }
+std::uint32_t Node::open_transfers() const noexcept { return core_->open_transfers(); }
+bool Node::knows(const Name& tenant, const Name& agent) const noexcept {
+  return core_->where(tenant, agent) != nullptr;
+}
+bool Node::peer_up(NodeId peer) const noexcept {
+  const std::uint32_t index = core_->find_peer(peer);
+  return index != kNoIndex && core_->best_lane(index) != kNoIndex;
+}
+void Node::check() const noexcept { core_->check(); }
+void Node::refresh_status(TimeNs now_ns) noexcept {
+  core_->now_ = std::max(core_->now_, now_ns);
+  core_->refresh_status();
+}
+
+// Commands come between two cycles, so the clock is read anew for them.
+Status Node::allocate(AgentHandle agent, TicketId ticket, std::uint32_t blocks) noexcept {
+  core_->tick();
+  return core_->allocate(agent, ticket, blocks);
+}
+Status Node::free_blocks(AgentHandle agent, const Extent& extent) noexcept {
+  return core_->agent(agent) == nullptr ? Status{Code::not_found} : core_->store_->free_blocks(agent, extent);
+}
+Status Node::commit(AgentHandle agent, TicketId ticket, const Name& name, std::span<const TokenId> tokens,
+                    std::span<const Extent> slots, DeliveryHandle prefix) noexcept {
+  core_->tick();
+  return core_->commit(agent, ticket, name, tokens, slots, prefix);
+}
+Status Node::send(AgentHandle agent, TicketId ticket, const Name& name, std::uint64_t version,
+                  std::span<const Name> receivers, const SendOptions& options) noexcept {
+  core_->tick();
+  return core_->send(agent, ticket, name, version, receivers, options);
+}
+Status Node::fetch(AgentHandle agent, TicketId ticket, const Name& owner, const Name& context,
+                   std::uint64_t version, const SendOptions& options) noexcept {
+  core_->tick();
+  return core_->fetch(agent, ticket, owner, context, version, options);
+}
+Status Node::cancel(AgentHandle agent, TicketId ticket) noexcept {
+  core_->tick();
+  return core_->cancel(agent, ticket);
+}
+Status Node::release(AgentHandle agent, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept {
+  core_->tick();
+  return core_->release(agent, delivery, recompute_ns);
+}
+Status Node::drop_context(AgentHandle agent, const Name& name) noexcept {
+  if (core_->agent(agent) == nullptr) return Status{Code::not_found};
+  core_->store_->drop_context(agent, name);
+  return Status{};
+}
+Status Node::summary(AgentHandle agent, TransferId request, std::uint8_t kind,
+                     std::span<const std::byte> bytes) noexcept {
+  core_->tick();
+  return core_->summary(agent, request, kind, bytes);
+}
+Status Node::begin_task(AgentHandle agent, TicketId ticket, const Name& workflow,
+                        std::int64_t deadline_ns) noexcept {
+  core_->tick();
+  return core_->begin_task(agent, ticket, workflow, deadline_ns);
+}
+Status Node::end_task(AgentHandle agent, TaskId task) noexcept {
+  core_->tick();
+  return core_->end_task(agent, task);
+}
+
+}  // namespace kvrail::engine

@@ -1,0 +1,443 @@
+// The receiver's first half: an OFFER with its token ids, the pick of the medium, and the answer.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/core/node_core.h"
+
+namespace kvrail::engine {
+namespace {
+
+constexpr std::uint64_t kFirstLaterNs = 5 * kMillisecondNs;
+constexpr TimeNs kEagerWaitNs = 100 * kMillisecondNs;      // then the bytes are asked for
+constexpr std::uint64_t kPriorPrefillNs = 200 * kMicrosecondNs;  // per token, of an agent that told nothing
+constexpr std::uint32_t kMeanWeight = 4;                   // two agents of the mean role
+
+}  // namespace
+
+// ---- states ----------------------------------------------------------------------------------------
+
+void Node::Core::move(Incoming& in, InState to) noexcept {
+  KVRAIL_ASSERT_MSG(may_move(in.state, to), "no such move of an incoming transfer");
+  in.state = to;
+}
+
+void Node::Core::arm_in(std::uint32_t index) noexcept {
+  const Incoming& in = in_at(index);
+  TimeNs due = in.deadline_ns == 0 ? kNever : in.deadline_ns;
+  if (in.state == InState::eager) due = std::min(due, in.last_activity_ns + kEagerWaitNs);
+  if (in.state == InState::gathering || in.state == InState::receiving) {
+    due = std::min(due, in.last_activity_ns + options_.receive_idle_ns);
+  }
+  if (in.state == InState::failing || in.state == InState::closing) due = kNever;
+  timers_.set(entity(Kind::in, index), due);
+}
+
+void Node::Core::in_timer(std::uint32_t index) noexcept {
+  if (!ins_.handle_at(index).valid()) return;
+  Incoming& in = in_at(index);
+  if (in.state == InState::failing || in.state == InState::closing) return;
+  const bool late = in.deadline_ns != 0 && now_ >= in.deadline_ns;
+  const bool idle = now_ - in.last_activity_ns >= options_.receive_idle_ns;
+  if (late) return fail_in(index, Status{Code::timed_out});
+  if (in.state == InState::eager && now_ - in.last_activity_ns >= kEagerWaitNs) {
+    in.eager_announced = false;
+    return receive_by_lease(index);
+  }
+  if (idle && in.state == InState::gathering) return fail_in(index, Status{Code::timed_out}, Answer::none);
+  if (idle && in.state == InState::receiving) return fail_in(index, Status{Code::timed_out});
+  arm_in(index);
+}
+
+std::uint32_t Node::Core::find_in(std::uint32_t lane, TransferId id) noexcept {
+  const std::uint32_t* found = in_ids_.find({lane_at(lane)->peer, id});
+  if (found != nullptr) return *found;
+  ++counters_.unknown_messages;
+  return kNoIndex;
+}
+
+// ---- OFFER -----------------------------------------------------------------------------------------
+
+// Answers that need no record: if the lane is full the sender offers again.
+void Node::Core::refuse(std::uint32_t lane, TransferId id, std::uint64_t fetch_id, Status status) noexcept {
+  ++counters_.rejects;
+  (void)post(lane, wire::Reject{id, fetch_id, status});
+}
+
+bool Node::Core::answer_from_memory(std::uint32_t lane, const wire::Offer& message) noexcept {
+  const Ended* ended = ended_.find({lane_at(lane)->peer, message.transfer});
+  if (ended == nullptr) return false;
+  (void)post(lane, wire::Done{message.transfer, ended->status, ended->medium, ended->bytes, ended->observed_ns});
+  return true;
+}
+
+void Node::Core::on_offer(std::uint32_t lane, const wire::Offer& message) noexcept {
+  const std::uint32_t peer = lane_at(lane)->peer;
+  const TransferKey key{peer, message.transfer};
+  if (const std::uint32_t* known = in_ids_.find(key);
+      known != nullptr && on_duplicate_offer(*known, lane, message)) {
+    return;
+  }
+  if (answer_from_memory(lane, message)) return;
+  const AgentWhere* to = where(message.tenant, message.to_agent);
+  if (to == nullptr || !to->local.valid()) return refuse(lane, message.transfer, 0, Status{Code::not_found});
+  std::uint32_t fetch = kNoIndex;
+  if (message.fetch_id != 0) {
+    fetch = find_fetch(message.fetch_id);
+    if (fetch == kNoIndex) return refuse(lane, message.transfer, 0, Status{Code::cancelled});
+  }
+  if (draining_) return refuse(lane, message.transfer, 0, Status{Code::shutting_down, Scope::engine});
+  if (message.total_tokens == 0) return refuse(lane, message.transfer, 0, Status{Code::invalid_argument});
+  const bool room = !ins_.full() && reserve_events(to->local, 1);
+  if (!room) {
+    (void)post(lane, wire::Later{message.transfer, kFirstLaterNs, 0});
+    return;
+  }
+  const InHandle handle = ins_.try_emplace();
+  Incoming& in = *ins_.get(handle);
+  in.to = to->local;
+  in.event_reserved = true;
+  in.fetch = fetch;
+  fill_incoming(in, lane, message);
+  ++peer_at(peer).open;
+  KVRAIL_ASSERT(in_ids_.insert(key, handle.index) != nullptr);
+  if (fetch != kNoIndex) fetches_.get(fetches_.handle_at(fetch))->in = handle;
+  in.tokens = scratch_.try_array<TokenId>(message.total_tokens);
+  if (in.tokens.empty()) return answer_later(handle.index);
+  if (!copy_base(in, message)) {
+    return close_in(handle.index, Answer::reject, Status{Code::not_found, Scope::transfer, kBaseGone});
+  }
+  arm_in(handle.index);
+  take_tokens(handle.index, message.base_tokens, message.token_bytes);
+}
+
+// True: dealt with. False: what was known of it is gone, and the offer is to be taken as a new one.
+bool Node::Core::on_duplicate_offer(std::uint32_t index, std::uint32_t lane, const wire::Offer& message) noexcept {
+  Incoming& in = in_at(index);
+  in.lane = lane;
+  in.last_activity_ns = now_;
+  switch (in.state) {
+    case InState::gathering:
+      drop_in(index);
+      return false;
+    case InState::eager:
+      if (!message.eager) receive_by_lease(index);
+      return true;
+    case InState::receiving:
+      expose_on(index, lane_at(lane)->transport);
+      [[fallthrough]];
+    case InState::summary: in.accept_wanted = true; break;
+    case InState::sealing:
+    case InState::decoding:
+    case InState::failing: return true;   // DONE is under way
+    case InState::closing: break;
+  }
+  want(Kind::in, index);
+  return true;
+}
+
+void Node::Core::fill_incoming(Incoming& in, std::uint32_t lane, const wire::Offer& message) noexcept {
+  in.id = message.transfer;
+  in.peer = lane_at(lane)->peer;
+  in.lane = lane;
+  in.tenant_handle = agent(in.to)->tenant;
+  in.tenant = message.tenant;
+  in.from_name = message.from_agent;
+  in.to_name = message.to_agent;
+  in.context = message.context;
+  in.task = message.task;
+  in.version_number = message.version;
+  in.layout = message.layout;
+  in.tokenizer = message.tokenizer;
+  in.fidelity_floor_ppm = message.fidelity_floor_ppm;
+  in.source_epsilon_ppm = in.epsilon_ppm = message.epsilon_ppm;
+  in.weight = message.weight;
+  in.critical = message.critical;
+  in.background = message.background;
+  in.eager_announced = message.eager;
+  in.wish = message.wish;
+  in.submitted_ns = now_ - static_cast<TimeNs>(std::min<std::uint64_t>(message.age_ns, INT64_MAX / 4));
+  const auto remaining = static_cast<TimeNs>(std::min<std::uint64_t>(message.remaining_ns, INT64_MAX / 4));
+  in.deadline_ns = message.remaining_ns == 0 ? 0 : add_saturating(now_, remaining);
+  in.last_activity_ns = now_;
+  in.base_tokens = message.base_tokens;
+  in.candidate_count = message.candidate_count;
+  for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
+    const wire::Candidate& from = message.candidates[i];
+    in.candidates[i] = {from.medium,  from.fixed_bytes,         from.block_bytes,      from.tail_bytes,
+                        from.wait_ns, from.encode_ns_per_block, from.rate_bytes_per_s, from.price_ns,
+                        from.epsilon_ppm};
+  }
+}
+
+// The ids that the sender believes to be here, from the version of the same context that came before.
+bool Node::Core::copy_base(Incoming& in, const wire::Offer& message) noexcept {
+  in.tokens_here = 0;
+  if (message.base_tokens == 0) return true;
+  const VersionHandle version = store_->find(in.tenant_handle, in.from_name, in.context, 0);
+  VersionView view;
+  if (!version.valid() || !store_->view(version, view)) return false;
+  const std::uint64_t block = message.base_tokens / in.layout.block_tokens;
+  if (view.layout != in.layout || view.tokens.size() < message.base_tokens || view.hashes.size() < block ||
+      view.hashes[block - 1] != message.base_hash) {
+    return false;
+  }
+  std::copy_n(view.tokens.begin(), message.base_tokens, in.tokens.begin());
+  in.tokens_here = message.base_tokens;
+  return true;
+}
+
+void Node::Core::on_tokens(std::uint32_t lane, const wire::Tokens& message) noexcept {
+  const std::uint32_t index = find_in(lane, message.transfer);
+  if (index == kNoIndex) return;
+  if (in_at(index).state != InState::gathering) return;  // of a repeated offer
+  take_tokens(index, message.first, message.token_bytes);
+}
+
+void Node::Core::take_tokens(std::uint32_t index, std::uint64_t first, std::span<const std::byte> bytes) noexcept {
+  Incoming& in = in_at(index);
+  const std::uint64_t count = bytes.size() / sizeof(TokenId);
+  if (first != in.tokens_here || count > in.tokens.size() - in.tokens_here) {
+    ++counters_.unknown_messages;  // a gap: the sender offers again
+    return;
+  }
+  if (count > 0) std::memcpy(in.tokens.data() + first, bytes.data(), bytes.size());
+  in.tokens_here += count;
+  in.last_activity_ns = now_;
+  if (in.tokens_here == in.tokens.size()) decide(index);
+}
+
+// ---- the pick --------------------------------------------------------------------------------------
+
+// What the agent doesn't take, or what has no meaning for it, is no candidate, whatever was offered.
+void Node::Core::filter_candidates(Incoming& in) noexcept {
+  const AgentInfo& info = agent(in.to)->info;
+  std::uint32_t kept = 0;
+  for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
+    const Medium medium = in.candidates[i].medium;
+    const bool accepted = (info.accepted & mask_of(medium)) != 0;
+    const bool kv_means = info.layout == in.layout;
+    const bool tokens_mean = info.tokenizer == in.tokenizer;
+    const bool known = is_kv(medium) ? kv_means
+                       : medium == Medium::tokens || medium == Medium::reference ? tokens_mean
+                                                                                 : medium == Medium::summary;
+    if (accepted && known) in.candidates[kept++] = in.candidates[i];
+  }
+  in.candidate_count = kept;
+}
+
+void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, scheduler::ReceiverFacts& facts) noexcept {
+  LocalAgent& to = *agent(in.to);
+  const std::uint64_t block_tokens = in.layout.block_tokens;
+  const std::uint64_t full_blocks = in.tokens.size() / block_tokens;
+  const std::uint64_t tail_rows = in.tokens.size() % block_tokens;
+  const std::uint64_t blocks = full_blocks + (tail_rows != 0 ? 1 : 0);
+  facts.pair_key = codec::hash_of(in.from_name.view()).low * 31 + codec::hash_of(in.to_name.view()).low;
+  facts.total_tokens = in.tokens.size();
+  facts.missing_full_blocks = full_blocks - std::min<std::uint64_t>(have.leading_blocks, full_blocks);
+  facts.missing_tail = tail_rows != 0 && have.held_blocks < blocks;
+  const std::uint64_t held_rows = facts.missing_full_blocks == 0 ? std::min<std::uint64_t>(have.tail_rows, tail_rows) : 0;
+  facts.missing_tail_bytes = facts.missing_tail ? (tail_rows - held_rows) * in.layout.token_bytes() : 0;
+  facts.held_tokens = std::min<std::uint64_t>(have.leading_blocks * block_tokens + have.tail_rows, in.tokens.size());
+  facts.held_epsilon_ppm = in.source_epsilon_ppm;
+  facts.block_tokens = in.layout.block_tokens;
+  facts.compute = to.info.compute;
+  if (facts.compute.prefill_per_token_ns == 0 && facts.compute.prefill_fixed_ns == 0) {
+    facts.compute.prefill_per_token_ns = kPriorPrefillNs;
+  }
+  facts.compute_backlog_ns = std::max<TimeNs>(to.compute_backlog_ns, to.idle_until_ns > now_ ? 0 : to.compute_backlog_ns);
+  facts.int8_decode_ns_per_block = (in.layout.block_bytes() * int8_decode_ns_per_mib_) >> 20;
+  facts.nic_price_ppm = nic_price_ppm();
+  facts.compute_price_ppm = to.compute_price.price_ppm(now_, to.compute_backlog_ns);
+  facts.lease_bytes_free = store_->memory(in.tenant_handle).free_bytes;
+  facts.block_slot_bytes = in.layout.block_bytes();
+  facts.remaining_ns = in.deadline_ns == 0 ? 0 : std::max<TimeNs>(in.deadline_ns - now_, 1);
+  facts.fidelity_floor_ppm = in.fidelity_floor_ppm;
+  facts.weight_milli = std::uint32_t{in.weight} * 1000 / kMeanWeight;
+  facts.source_epsilon_ppm = in.source_epsilon_ppm;
+}
+
+// All token ids are here. From now on the transfer is the receiver's to decide.
+void Node::Core::decide(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  filter_candidates(in);
+  if (in.candidate_count == 0) return close_in(index, Answer::reject, Status{Code::layout_mismatch});
+  const HaveResult have = store_->have(in.tenant_handle, in.layout, in.tokens, in.source_epsilon_ppm);
+  scheduler::ReceiverFacts facts;
+  fill_facts(in, have, facts);
+  nic_price_.arrival(now_);
+  const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
+  in.pick = chooser_.pick(std::span(in.candidates).first(in.candidate_count), facts, lane);
+  if (in.pick.index < 0) {
+    if (would_fit_later(in, facts)) return answer_later(index);
+    return close_in(index, Answer::reject, Status{Code::rejected});
+  }
+  const scheduler::CandidateCost& chosen = in.candidates[static_cast<std::size_t>(in.pick.index)];
+  in.medium = chosen.medium;
+  in.epsilon_ppm = in.source_epsilon_ppm + chosen.epsilon_ppm;
+  accept_medium(index);
+}
+
+// Whether only want of memory forbids every candidate, so that waiting helps.
+bool Node::Core::would_fit_later(const Incoming& in, scheduler::ReceiverFacts facts) noexcept {
+  facts.lease_bytes_free = store_->memory(in.tenant_handle).total_bytes;
+  const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
+  return chooser_.pick(std::span(in.candidates).first(in.candidate_count), facts, lane).index >= 0;
+}
+
+void Node::Core::accept_medium(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  if (is_kv(in.medium)) return accept_kv(index);
+  if (in.medium == Medium::summary) {
+    move(in, InState::summary);
+    in.accept_wanted = true;
+    arm_in(index);
+    return want(Kind::in, index);
+  }
+  agent(in.to)->compute_price.arrival(now_);
+  const AllowAllocScope allow;  // an Error's sentence, when there is one
+  const auto version = store_->publish_tokens(in.tenant_handle, in.from_name, in.context, in.version_number,
+                                              in.layout, in.medium, in.tokens);
+  if (!version.ok()) return answer_later(index);
+  deliver(index, version.value());
+}
+
+void Node::Core::accept_kv(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  StageRequest request;
+  request.tenant = in.tenant_handle;
+  request.owner = in.from_name;
+  request.context = in.context;
+  request.version = in.version_number;
+  request.layout = in.layout;
+  request.tokens = in.tokens;
+  request.medium = in.medium;
+  request.epsilon_ppm = in.epsilon_ppm;
+  if (in.medium == Medium::window) {
+    // Block 0, and as many of the last ones as the offered bytes pay for.
+    const std::uint64_t blocks = (in.tokens.size() + in.layout.block_tokens - 1) / in.layout.block_tokens;
+    const std::uint64_t offered = in.candidates[static_cast<std::size_t>(in.pick.index)].fixed_bytes;
+    const std::uint64_t paid = std::max<std::uint64_t>(offered / in.layout.block_bytes(), 2) - 1;
+    request.window_first_block = static_cast<std::uint32_t>(blocks - std::min(blocks, paid));
+  }
+  const AllowAllocScope allow;
+  const auto staging = store_->stage(request);
+  if (!staging.ok()) {
+    const Code code = staging.status().code;
+    if (code == Code::out_of_memory || code == Code::out_of_capacity || code == Code::quota_exceeded) {
+      return answer_later(index);
+    }
+    return close_in(index, Answer::done, staging.status());
+  }
+  in.staging = staging.value();
+  if (!list_missing(in)) return close_in(index, Answer::done, Status{Code::out_of_capacity});
+  if (in.range_count == 0) return publish(index);  // all is held: nothing moves
+  const std::uint64_t base_block = in.base_tokens / in.layout.block_tokens;
+  if (in.eager_announced && in.medium == Medium::full && in.ranges[0].first >= base_block) {
+    move(in, InState::eager);
+    return arm_in(index);
+  }
+  receive_by_lease(index);
+}
+
+// Held blocks are the prefix of the context but for rare cases, so ranges are few.
+bool Node::Core::list_missing(Incoming& in) noexcept {
+  Store::StagingView view;
+  KVRAIL_ASSERT(store_->view(in.staging, view));
+  in.range_count = 0;
+  in.missing_blocks = 0;
+  in.tail_from_row = view.tail_from_row;
+  in.tail_block = view.tail_block;
+  for (std::uint32_t b = 0; b < view.block_count; ++b) {
+    if (view.missing[b] == 0) continue;
+    ++in.missing_blocks;
+    wire::BlockRange* last = in.range_count == 0 ? nullptr : &in.ranges[in.range_count - 1];
+    if (last != nullptr && last->first + last->count == b) {
+      ++last->count;
+    } else {
+      if (in.range_count == in.ranges.size()) return false;
+      in.ranges[in.range_count++] = {b, 1};
+    }
+  }
+  KVRAIL_ASSERT(in.tail_from_row == 0 || (in.range_count > 0 && in.tail_block == in.ranges[0].first));
+  return true;
+}
+
+PayloadShape Node::Core::shape_of(const Incoming& in) const noexcept {
+  return {in.layout, in.tokens.size(), in.medium, in.tail_from_row, std::span(in.ranges).first(in.range_count)};
+}
+
+// Order of taking: memory is staged, then the piece lists, then a lease slot; what fails gives all back.
+void Node::Core::receive_by_lease(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  Store::StagingView view;
+  KVRAIL_ASSERT(store_->view(in.staging, view));
+  if (!build_payload(shape_of(in), *store_, view.blocks, false, scratch_, in.arrays) || !open_lease(index)) {
+    return answer_later(index);
+  }
+  move(in, InState::receiving);
+  for (std::uint64_t mask = peer_at(in.peer).lanes; mask != 0; mask &= mask - 1) {
+    expose_on(index, lane_at(static_cast<std::uint32_t>(std::countr_zero(mask)))->transport);
+  }
+  in.accept_wanted = true;
+  in.last_activity_ns = now_;
+  arm_in(index);
+  want(Kind::in, index);
+}
+
+bool Node::Core::open_lease(std::uint32_t index) noexcept {
+  if (lease_free_head_ == kNoIndex) return false;
+  const std::uint32_t slot = lease_free_head_;
+  LeaseSlot& lease = leases_[slot];
+  lease_free_head_ = lease.next_free;
+  if (lease_free_head_ == kNoIndex) lease_free_tail_ = kNoIndex;
+  KVRAIL_ASSERT(!lease.in.valid() && lease.exposed == 0 && lease.withdrawing == 0);
+  Incoming& in = in_at(index);
+  lease.in = ins_.handle_at(index);
+  lease.bytes = in.arrays.payload.total_bytes;
+  leased_bytes_ += lease.bytes;
+  in.lease_slot = slot;
+  return true;
+}
+
+void Node::Core::expose_on(std::uint32_t index, std::uint32_t transport) noexcept {
+  Incoming& in = in_at(index);
+  KVRAIL_ASSERT(in.state == InState::receiving);
+  LeaseSlot& lease = leases_[in.lease_slot];
+  const std::uint32_t one = 1U << transport;
+  if ((lease.exposed & one) != 0) return;
+  lease.exposed |= one;
+  transports_[transport]->expose({in.lease_slot, lease.generation}, peer_at(in.peer).id, in.arrays.payload);
+}
+
+void Node::Core::answer_later(std::uint32_t index) noexcept {
+  ++counters_.laters;
+  in_at(index).retry_after_ns = kFirstLaterNs;
+  close_in(index, Answer::later, Status{Code::out_of_memory});
+}
+
+void Node::Core::run_answers(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  if (in.lane == kNoIndex) return;
+  if (in.accept_wanted) {
+    wire::Accept accept;
+    accept.transfer = in.id;
+    accept.medium = in.medium;
+    if (in.lease_slot != kNoIndex) accept.lease = {in.lease_slot, leases_[in.lease_slot].generation};
+    const TimeNs remaining = in.deadline_ns == 0 ? options_.receive_idle_ns : std::max<TimeNs>(in.deadline_ns - now_, 0);
+    accept.lease_remaining_ns = static_cast<std::uint64_t>(remaining);
+    accept.predicted_ns = static_cast<std::uint64_t>(std::max<TimeNs>(in.pick.predicted_ns, 0));
+    accept.tail_from_row = in.tail_from_row;
+    accept.range_count = in.range_count;
+    std::copy_n(in.ranges.begin(), in.range_count, accept.missing.begin());
+    if (!post(in.lane, accept)) return want_later(Kind::in, index);
+    in.accept_wanted = false;
+  }
+  if (in.outcome_wanted) {
+    wire::Outcome outcome;
+    fill_outcome(in, outcome);
+    if (!post(in.lane, outcome)) return want_later(Kind::in, index);
+    in.outcome_wanted = false;
+  }
+}
+
+}  // namespace kvrail::engine

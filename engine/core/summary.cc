@@ -1,0 +1,122 @@
+// Summaries: the sending agent is asked for one by a call-back, and answers in its own time.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/core/node_core.h"
+
+namespace kvrail::engine {
+
+bool Node::Core::ask_for_summary(AgentHandle from, TransferId request, VersionHandle version) noexcept {
+  if (agent(from) == nullptr || !reserve_events(from, 1)) return false;
+  AgentEvent event;
+  event.kind = AgentEventKind::summary_request;
+  event.medium = Medium::summary;
+  event.transfer = request;
+  event.version = version;
+  VersionView view;
+  if (store_->view(version, view)) {
+    event.version_number = view.number;
+    event.manifest = view.manifest;
+  }
+  push_event(from, event);
+  return true;
+}
+
+// ---- to another node -------------------------------------------------------------------------------
+
+void Node::Core::begin_summary(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  move(out, OutState::summarising);
+  if (!out.summary_asked) {
+    if (!ask_for_summary(out.from, out.id, out.version)) return cancel_out(index, Status{Code::not_found});
+    out.summary_asked = true;
+  }
+  out.state_due_ns = now_ + options_.accept_timeout_ns;
+  arm_out(index);
+  want(Kind::out, index);
+}
+
+void Node::Core::run_summarising(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  if (!out.summary_ready || out.lane == kNoIndex) return;
+  const wire::Summary message{out.id, out.summary_kind, out.summary};
+  if (!post(out.lane, message)) return want_later(Kind::out, index);
+  out.summary_posted = true;
+  begin_finishing(index);
+}
+
+Status Node::Core::summary(AgentHandle handle, TransferId request, std::uint8_t kind,
+                           std::span<const std::byte> bytes) noexcept {
+  if (agent(handle) == nullptr) return Status{Code::not_found};
+  if (kind > 2 || bytes.empty() || (kind != 0 && bytes.size() % 4 != 0)) return Status{Code::invalid_argument};
+  if (bytes.size() > frame_.size() - wire::kMaxSummaryOverhead) return Status{Code::too_large};
+  Handle<LocalSummary> local;
+  local_summaries_.for_each([&](Handle<LocalSummary> h, LocalSummary& open) {
+    if (open.id == request && open.request.from == handle) local = h;
+  });
+  if (LocalSummary* open = local_summaries_.get(local); open != nullptr) {
+    VersionView view;
+    KVRAIL_ASSERT(store_->view(open->request.version, view));
+    const AllowAllocScope allow;
+    const auto version = store_->publish_summary(view.tenant, agent(handle)->info.name, open->request.context,
+                                                 view.number, kind, bytes);
+    end_local_summary(local.index, version.status(), version.ok() ? version.value() : VersionHandle{});
+    return Status{};
+  }
+  const std::uint32_t* index = out_ids_.find(request);
+  if (index == nullptr || out_at(*index).from != handle) return Status{Code::not_found};
+  Outgoing& out = out_at(*index);
+  const bool asked = out.state == OutState::summarising || out.state == OutState::querying;
+  if (!asked || !out.summary_asked || out.summary_ready) return Status{Code::generation_mismatch};
+  out.summary = scratch_.try_array<std::byte>(bytes.size());
+  if (out.summary.empty()) return Status{Code::out_of_capacity};
+  std::memcpy(out.summary.data(), bytes.data(), bytes.size());
+  out.summary_kind = kind;
+  out.summary_ready = true;
+  want(Kind::out, *index);
+  return Status{};
+}
+
+void Node::Core::on_summary(std::uint32_t lane, const wire::Summary& message) noexcept {
+  const std::uint32_t index = find_in(lane, message.transfer);
+  if (index == kNoIndex) return;
+  Incoming& in = in_at(index);
+  if (in.state != InState::summary) return;
+  const AllowAllocScope allow;
+  const auto version = store_->publish_summary(in.tenant_handle, in.from_name, in.context, in.version_number,
+                                               message.kind, message.bytes);
+  if (!version.ok()) return close_in(index, Answer::done, version.status());
+  in.summary_bytes = message.bytes.size();
+  counters_.payload_bytes_in += message.bytes.size();
+  deliver(index, version.value());
+}
+
+// ---- on this node ----------------------------------------------------------------------------------
+
+bool Node::Core::start_local_summary(const LocalRequest& request) noexcept {
+  const Handle<LocalSummary> handle = local_summaries_.try_emplace();
+  if (!handle.valid()) return false;
+  LocalSummary& open = *local_summaries_.get(handle);
+  open.id = next_transfer_++;
+  open.request = request;
+  if (!ask_for_summary(request.from, open.id, request.version)) {
+    local_summaries_.erase(handle);
+    return false;
+  }
+  store_->pin(request.version);
+  const TimeNs limit = request.options.deadline_ns != 0 ? request.options.deadline_ns : options_.accept_timeout_ns;
+  timers_.set(entity(Kind::local_summary, handle.index), add_saturating(request.submitted_ns, limit));
+  return true;
+}
+
+void Node::Core::end_local_summary(std::uint32_t index, Status status, VersionHandle version) noexcept {
+  const Handle<LocalSummary> handle = local_summaries_.handle_at(index);
+  if (!handle.valid()) return;
+  const LocalRequest request = local_summaries_.get(handle)->request;
+  local_summaries_.erase(handle);
+  timers_.cancel(entity(Kind::local_summary, index));
+  store_->unpin(request.version);
+  finish_locally(request, Medium::summary, status, version);
+}
+
+}  // namespace kvrail::engine
