@@ -28,6 +28,7 @@
 #include "kvrail/base/prng.h"
 #include "scheduler/medium_choice.h"
 #include "transport/wire/codec.h"
+#include "transport/wire/frame.h"
 
 namespace kvrail::engine {
 
