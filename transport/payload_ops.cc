@@ -1,5 +1,7 @@
 #include "transport/payload_ops.h"
 
+#include <cstring>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -41,6 +43,29 @@ std::span<std::byte> unit_in_piece(const Payload& payload, std::size_t i,
 }
 
 }  // namespace
+
+void copy_range(const Payload& from, const Payload& to, std::uint64_t offset,
+                std::uint64_t bytes) noexcept {
+  KVRAIL_ASSERT(range_fits(offset, bytes, to.total_bytes));
+  if (bytes == 0) return;
+  std::size_t target = to.piece_at(offset);
+  std::uint64_t within = offset - to.starts[target];
+  for_each_part(from, offset, bytes, [&](const std::byte* source, std::uint64_t left) {
+    while (left != 0) {
+      const Piece& piece = to.pieces[target];
+      const std::uint64_t count = std::min(left, piece.bytes - within);
+      std::memcpy(piece.address + within, source, count);
+      source += count;
+      left -= count;
+      within += count;
+      if (within == piece.bytes) {
+        ++target;
+        within = 0;
+      }
+    }
+    return true;
+  });
+}
 
 UnitRange completed_units(const Payload& payload, std::uint64_t offset,
                           std::uint64_t bytes) noexcept {

@@ -29,6 +29,10 @@ void for_each_part(const Payload& payload, std::uint64_t offset, std::uint64_t b
   }
 }
 
+// Copies [offset, offset + bytes) of one stream to the same place of another, whatever their pieces.
+void copy_range(const Payload& from, const Payload& to, std::uint64_t offset,
+                std::uint64_t bytes) noexcept;
+
 // The units whose last byte lies in the chunk, which is why it can tell whether they are right.
 struct UnitRange {
   std::uint32_t first = 0;

@@ -45,8 +45,8 @@ Frame take(Handshake& from) {
 void give(Handshake& to, const Frame& frame) {
   REQUIRE(frame.size() > wire::kFrameHeaderBytes);
   wire::FrameHeader header;
-  REQUIRE(wire::decode_header(std::span(frame).first<wire::kFrameHeaderBytes>(),
-                              wire::FrameRules{}, header) == wire::FrameError::none);
+  REQUIRE(wire::decode_header(std::span(frame).first<wire::kFrameHeaderBytes>(), wire::FrameRules{},
+                              header) == wire::FrameError::none);
   to.on_payload(std::span(frame).subspan(wire::kFrameHeaderBytes));
 }
 void run(Handshake& a, Handshake& b) {

@@ -113,8 +113,8 @@ TEST_CASE("cut after every byte, and with a byte too many") {
     auto bytes = bytes_of(message);
     for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
       // Where the rest of a frame is free bytes, a shorter one is another right message.
-      constexpr bool free_rest = std::is_same_v<M, Tokens> || std::is_same_v<M, Eager> ||
-                                 std::is_same_v<M, Summary>;
+      constexpr bool free_rest =
+          std::is_same_v<M, Tokens> || std::is_same_v<M, Eager> || std::is_same_v<M, Summary>;
       const MessageError error = refusal<M>(std::span(bytes).first(cut));
       if (!free_rest) CHECK(error != MessageError::none);
       if (cut < 9) CHECK(error != MessageError::none);

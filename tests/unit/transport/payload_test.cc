@@ -19,8 +19,8 @@ TEST_CASE("parts of a range cover it once, in order, piece by piece") {
   const Payload payload = builder.payload();
   REQUIRE(is_consistent(payload));
   for (std::uint64_t offset = 0; offset < payload.total_bytes; offset += 37) {
-    for (std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{120},
-                                payload.total_bytes - offset}) {
+    for (std::uint64_t bytes :
+         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{120}, payload.total_bytes - offset}) {
       bytes = std::min(bytes, payload.total_bytes - offset);
       std::uint64_t seen = 0;
       for_each_part(payload, offset, bytes, [&](std::byte* address, std::uint64_t count) {
@@ -39,9 +39,8 @@ TEST_CASE("parts of a range cover it once, in order, piece by piece") {
 }
 
 TEST_CASE("completed units: every unit exactly once however the stream is cut") {
-  const std::vector<std::uint64_t> sizes{1,      kDigestUnitBytes, kDigestUnitBytes + 1,
-                                         3,      200'000,          7,
-                                         65'535, 2 * kDigestUnitBytes};
+  const std::vector<std::uint64_t> sizes{1, kDigestUnitBytes, kDigestUnitBytes + 1, 3, 200'000,
+                                         7, 65'535,           2 * kDigestUnitBytes};
   std::vector<std::byte> memory(1'000'000);
   PayloadBuilder builder;
   std::byte* at = memory.data();
