@@ -147,25 +147,27 @@ bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns, TimeNs com
     slower = note_slow(rate, mark, completed_ns);
   }
   if (slower) return true;
-  if (!limited || sure_rate > capacity()) capacity_.update(sure_rate, round_);
+  const std::uint64_t capacity_before = capacity();
+  if (!limited || sure_rate > capacity_before) capacity_.update(sure_rate, round_);
   const std::uint64_t planned = std::min(rate, capacity());
   if ((!limited || planned > planning()) && planned_round_ != round_) {
     planned_round_ = round_;
     planning_.update(planned);
   }
-  refresh_round_trip();
+  if (capacity() != capacity_before) refresh_round_trip();
   return false;
 }
 
 void BandwidthEstimator::note_least(const PostMark& mark, TimeNs total_ns, TimeNs completed_ns) noexcept {
   if (mark.alone) {
-    if (completed_ns - confirmed_ns_ > kLeastWindowNs) least_.fill(Least{});
+    if (completed_ns - confirmed_ns_ > kLeastWindowNs) forget_round_trip();
     confirmed_ns_ = completed_ns;
   }
   // Nothing known: only a chunk that was alone may tell, all others queued behind something.
   if (!mark.alone && round_trip_ns_ < 0) return;
   Least& least = least_[octave_of(mark.bytes)];
-  if (least.total_ns < 0 || total_ns < least.total_ns) least = Least{total_ns, mark.bytes};
+  if (least.total_ns >= 0 && total_ns >= least.total_ns) return;
+  least = Least{total_ns, mark.bytes};
   refresh_round_trip();
 }
 

@@ -64,6 +64,9 @@ void InFlightWindow::start(std::uint64_t rate_hint, TimeNs now_ns) noexcept {
 }
 
 void InFlightWindow::refresh() noexcept {
+  if (refreshed_capacity_ == bandwidth_.capacity() && refreshed_round_trip_ns_ == bandwidth_.round_trip()) return;
+  refreshed_capacity_ = bandwidth_.capacity();
+  refreshed_round_trip_ns_ = bandwidth_.round_trip();
   chunk_bytes_ = chunk_bytes_for(bandwidth_.capacity(), bounds_);
   const auto distance_ns = static_cast<std::uint64_t>(std::max<TimeNs>(bandwidth_.round_trip(), 0));
   wanted_ = mul_div(bandwidth_.capacity(), distance_ns, 1'000'000'000) + 2 * std::uint64_t{chunk_bytes_};

@@ -83,6 +83,8 @@ class InFlightWindow {
   std::uint64_t wanted_ = 0;      // BDP + 2 chunks
   std::uint64_t grown_to_ = 0;    // twice the most that was in flight and came back
   bool confirming_ = false;
+  std::uint64_t refreshed_capacity_ = 0;  // that the figures above were made from
+  TimeNs refreshed_round_trip_ns_ = -2;
 };
 
 }  // namespace kvrail::scheduler

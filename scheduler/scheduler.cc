@@ -39,6 +39,8 @@ struct Lane {
   std::array<LevelSet, kClasses> classes;
   std::array<std::uint64_t, kClasses> queued_bytes{};
   std::uint64_t background_owed = 0;  // in 1/19 bytes
+  std::uint64_t planned_rate = 0;
+  std::uint64_t turn_cap_bytes = 0;   // a slice at the planned rate
 };
 
 }  // namespace
@@ -62,6 +64,12 @@ struct Scheduler::State {
   }
 
   [[nodiscard]] bool postable(const Flow& flow) const noexcept;
+  void refresh_turn_cap(Lane& lane) const noexcept {
+    if (lane.planned_rate == lane.window.bandwidth().planning()) return;
+    lane.planned_rate = lane.window.bandwidth().planning();
+    lane.turn_cap_bytes =
+        mul_div(lane.planned_rate, static_cast<std::uint64_t>(options.slice_ns), 1'000'000'000);
+  }
   void give_turn(LaneIndex lane) noexcept {
     turn_lane = lane;
     turn_left = kLaneBurst;
@@ -100,13 +108,13 @@ Scheduler::State::State(const SchedulerOptions& given)
 // flow's end: a smaller piece waits until more of the flow is ready.
 bool Scheduler::State::postable(const Flow& flow) const noexcept {
   const bool whole = flow.ready == flow.total;
-  return (whole ? flow.total : align_down(flow.ready, options.min_chunk_bytes)) > flow.cursor;
+  return (whole ? flow.total : flow.ready & ~(options.min_chunk_bytes - std::uint64_t{1})) > flow.cursor;
 }
 
 // Up to the next multiple of the chunk size in the stream, so that chunks and the units that
 // digests cover end together; while the flow is not ready that far, to the last whole unit.
 std::uint32_t Scheduler::State::next_length(const Flow& flow, std::uint32_t chunk) const noexcept {
-  const std::uint64_t boundary = align_down(flow.cursor, chunk) + chunk;
+  const std::uint64_t boundary = (flow.cursor & ~(chunk - std::uint64_t{1})) + chunk;  // a power of two
   std::uint64_t end = std::min(boundary, flow.ready);
   if (end < boundary && end < flow.total) {
     const std::uint64_t unit = align_down(end, kDigestUnitBytes);
@@ -163,8 +171,7 @@ void Scheduler::State::promote(Flow& flow, TimeNs now_ns) noexcept {
 
 Flow* Scheduler::State::next_flow(Lane& lane) noexcept {
   const std::uint32_t chunk = lane.window.chunk_bytes();
-  const std::uint64_t turn_cap = mul_div(lane.window.bandwidth().planning(),
-                                         static_cast<std::uint64_t>(options.slice_ns), 1'000'000'000);
+  const std::uint64_t turn_cap = lane.turn_cap_bytes;
   if (Flow* const flow = lane.level_set(FlowClass::critical).turn(chunk, turn_cap)) {
     // Nothing else may pass while critical bytes wait.
     return lane.window.may_post_critical(next_length(*flow, chunk)) ? flow : nullptr;
@@ -235,6 +242,7 @@ void Scheduler::lane_up(LaneIndex lane, std::uint64_t rate_hint_bytes_per_s, Tim
   it.background_owed = 0;
   it.window.start(rate_hint_bytes_per_s != 0 ? rate_hint_bytes_per_s : state_->options.initial_rate_bytes_per_s,
                   now_ns);
+  state_->refresh_turn_cap(it);
 }
 
 void Scheduler::lane_down(LaneIndex lane) noexcept {
@@ -336,6 +344,7 @@ void Scheduler::chunk_done(LaneIndex lane, std::uint32_t bytes, TimeNs posted_ns
   Lane& it = state_->lane_of(lane);
   if (!it.up) return;  // its records went with it
   it.window.done(bytes, posted_ns, completed_ns, ok);
+  state_->refresh_turn_cap(it);
 }
 
 LaneEstimate Scheduler::estimate(LaneIndex lane) const noexcept {
