@@ -126,6 +126,8 @@ enum class StoreRule : std::int32_t {
   medium,
   window,
   stale_prefix,
+  version_number,
+  import_only,          // prepared memory of another kind than the call needs
 };
 [[nodiscard]] const char* text(StoreRule rule) noexcept;   // one sentence for logs and agents
 
@@ -262,9 +264,11 @@ class Store {
   };
   [[nodiscard]] Counters counters() const noexcept;
 
+  // Of the implementation; defined in engine/store/state.h, which nobody else includes.
+  struct State;
+
  private:
   Store();
-  struct State;
   std::unique_ptr<State> state_;
 };
 

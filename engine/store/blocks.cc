@@ -1,0 +1,234 @@
+// Blocks and the slots that hold their rows.
+#include <algorithm>
+
+#include "codec/hash.h"
+#include "codec/planes.h"
+#include "engine/store/state.h"
+#include "transport/payload.h"
+
+namespace kvrail::engine {
+namespace {
+
+std::uint64_t raw_units(const BlockShape& shape, std::uint32_t tokens) noexcept {
+  const Layout layout = shape.layout();
+  if (tokens == shape.block_tokens) {
+    return transport::units_in(layout.block_bytes());
+  }
+  return 2ULL * shape.layers * transport::units_in(tokens * layout.row_bytes());
+}
+
+constexpr mempool::PoolClass kPlanePools[2] = {mempool::PoolClass::plane0, mempool::PoolClass::plane1};
+
+}  // namespace
+
+SlotHandle Store::State::make_slot(mempool::RegionId arena, std::uint64_t offset, std::uint64_t bytes) noexcept {
+  const SlotHandle handle = slots.try_emplace();
+  KVRAIL_ASSERT_MSG(handle.valid(), "there are as many slots as blocks, and a slot without a block is a leak");
+  SlotRecord& slot = *slots.get(handle);
+  slot.arena = arena;
+  slot.offset = offset;
+  slot.bytes = bytes;
+  return handle;
+}
+
+bool Store::State::find_slot(const NewBlock& request, BlockRecord& block) noexcept {
+  if (request.slot) {
+    block.slot = request.slot;
+  } else if (request.own_arena != 0) {
+    block.slot = make_slot(request.own_arena, request.own_offset, request.slot_bytes);
+    StoreMemory& own = *memory_of(request.own_arena);
+    own.slots[request.own_offset / own.block_bytes].record = block.slot;
+  } else {
+    const auto offset = take(request.tenant, request.slot_bytes, mempool::PoolClass::raw);
+    if (!offset) {
+      return false;
+    }
+    block.slot = make_slot(tenants.get(request.tenant)->receive, *offset, request.slot_bytes);
+  }
+  ++slots.get(block.slot)->refs;
+  return true;
+}
+
+Result<BlockHandle> Store::State::make_block(const NewBlock& request) noexcept {
+  TenantRecord& tenant = *tenants.get(request.tenant);
+  if (options.tenant_max_blocks != 0 && tenant.blocks >= options.tenant_max_blocks) {
+    return Status{Code::quota_exceeded, Scope::transfer, static_cast<std::int32_t>(options.tenant_max_blocks)};
+  }
+  while (blocks.full() && evict_one(request.tenant)) {
+  }
+  const BlockHandle handle = blocks.try_emplace();
+  if (!handle) {
+    return Status{Code::out_of_capacity, Scope::transfer, static_cast<std::int32_t>(blocks.capacity())};
+  }
+  BlockRecord& block = *blocks.get(handle);
+  block.hash = request.hash;
+  block.parent = request.parent;
+  block.tenant = request.tenant;
+  block.shape = request.shape;
+  block.tokens = request.tokens;
+  block.epsilon_ppm = request.epsilon_ppm;
+  block.refs = 1;
+  ++tenant.blocks;
+  if (!find_slot(request, block) || !reserve(block.digests, raw_units(block.shape, block.tokens)) ||
+      (request.planes && !take_planes(block))) {
+    unref(handle);
+    return out_of_memory(request.tenant);
+  }
+  return handle;
+}
+
+void Store::State::ref(BlockHandle handle) noexcept {
+  BlockRecord* block = blocks.get(handle);
+  KVRAIL_ASSERT(block != nullptr && block->refs > 0);
+  ++block->refs;
+}
+
+void Store::State::unref(BlockHandle handle) noexcept {
+  BlockRecord* block = blocks.get(handle);
+  KVRAIL_ASSERT(block != nullptr && block->refs > 0);
+  if (--block->refs > 0) {
+    return;
+  }
+  if (block->indexed) {
+    block_index.erase(block->hash.low, handle.index, [this](std::uint32_t position) {
+      return blocks.get(blocks.handle_at(position))->hash.low;
+    });
+  }
+  if (block->fresh) {
+    drop_fresh(handle);
+  }
+  drop_planes(*block);
+  release(block->digests);
+  if (block->slot) {
+    unref_slot(block->slot);
+  }
+  --tenants.get(block->tenant)->blocks;
+  blocks.erase(handle);
+}
+
+void Store::State::unref_slot(SlotHandle handle) noexcept {
+  SlotRecord* slot = slots.get(handle);
+  KVRAIL_ASSERT(slot != nullptr && slot->refs > 0);
+  if (--slot->refs > 0) {
+    return;
+  }
+  StoreMemory* from = memory_of(slot->arena);
+  KVRAIL_ASSERT(from != nullptr);
+  const SlotRecord gone = *slot;
+  slots.erase(handle);
+  if (from->kind == MemoryKind::receive) {
+    give_back(from->tenant, gone.offset, gone.bytes, mempool::PoolClass::raw);
+    return;
+  }
+  const std::uint64_t index = gone.offset / from->block_bytes;
+  AgentSlot& own = from->slots[index];
+  own.record = SlotHandle{};
+  if (own.state == SlotState::writable) {
+    return;  // A commit that failed half-way; the slot was the agent's and stays so.
+  }
+  KVRAIL_ASSERT(own.state == SlotState::committed && from->used_slots > 0);
+  own.state = SlotState::free;
+  --from->used_slots;
+  if (from->extents != nullptr) {
+    from->extents->give_back(index, 1);
+  }
+  retire_if_unused(gone.arena);
+}
+
+void Store::State::index_block(BlockHandle handle) noexcept {
+  BlockRecord& block = *blocks.get(handle);
+  KVRAIL_ASSERT(!block.indexed);
+  const auto hash_of = [this](std::uint32_t position) { return blocks.get(blocks.handle_at(position))->hash.low; };
+  if (const BlockHandle other = find_block(block.tenant, block.hash)) {
+    BlockRecord& worse = *blocks.get(other);
+    if (worse.epsilon_ppm <= block.epsilon_ppm) {
+      return;
+    }
+    block_index.erase(worse.hash.low, other.index, hash_of);
+    worse.indexed = false;
+  }
+  block_index.insert(block.hash.low, handle.index);
+  block.indexed = true;
+}
+
+BlockHandle Store::State::find_block(TenantHandle tenant, const Hash128& hash) const noexcept {
+  const std::uint32_t position = block_index.find(hash.low, [&](std::uint32_t at) {
+    const BlockRecord& block = *blocks.get(blocks.handle_at(at));
+    return block.hash == hash && block.tenant == tenant;
+  });
+  return position == HashIndex::kNone ? BlockHandle{} : blocks.handle_at(position);
+}
+
+// A tail is named by (parent, its rows), so every length is a name to ask for. At most T - 1 short
+// hashes, and no chain of same-parent tails that a flood of short contexts could lengthen.
+BlockHandle Store::State::find_tail(TenantHandle tenant, const Hash128& parent, std::span<const TokenId> tokens,
+                                    std::uint32_t epsilon_limit_ppm) const noexcept {
+  for (std::size_t rows = tokens.size(); rows-- > 1;) {
+    const BlockHandle handle = find_block(tenant, codec::chain(parent, tokens.first(rows)));
+    if (handle && blocks.get(handle)->epsilon_ppm <= epsilon_limit_ppm) {
+      return handle;
+    }
+  }
+  return {};
+}
+
+bool Store::State::take_planes(BlockRecord& block) noexcept {
+  KVRAIL_ASSERT(!block.has_planes());
+  const codec::PlaneSizes sizes = codec::plane_sizes(block.shape.layout(), block.tokens);
+  const std::uint64_t bytes[2] = {sizes.plane0_bytes, sizes.plane1_bytes};
+  for (int i = 0; i < 2; ++i) {
+    PlaneRecord& plane = block.planes[i];
+    if (!reserve(plane.digests, transport::units_in(bytes[i]))) {
+      drop_planes(block);
+      return false;
+    }
+    const auto offset = take(block.tenant, bytes[i], kPlanePools[i]);
+    if (!offset) {
+      drop_planes(block);
+      return false;
+    }
+    plane.offset = *offset;
+    plane.bytes = bytes[i];
+  }
+  return true;
+}
+
+void Store::State::drop_planes(BlockRecord& block) noexcept {
+  for (int i = 0; i < 2; ++i) {
+    PlaneRecord& plane = block.planes[i];
+    release(plane.digests);
+    if (plane.offset != kNoOffset) {
+      give_back(block.tenant, plane.offset, plane.bytes, kPlanePools[i]);
+    }
+    plane = PlaneRecord{};
+  }
+  block.encoding = Hash128{};
+}
+
+// --- public ---
+
+BlockView Store::block(BlockHandle handle) const noexcept {
+  BlockView view;
+  const BlockRecord* block = state_->blocks.get(handle);
+  if (block == nullptr) {
+    return view;
+  }
+  const SlotRecord& slot = *state_->slots.get(block->slot);
+  view.hash = block->hash;
+  view.raw = state_->address(slot.arena, slot.offset);
+  view.arena = slot.arena;
+  view.offset = slot.offset;
+  view.tokens = block->tokens;
+  view.epsilon_ppm = block->epsilon_ppm;
+  view.encoding = block->encoding;
+  if (block->has_planes()) {
+    std::byte* base = state_->receive_of(block->tenant)->arena->base();
+    view.plane0 = base + block->planes[0].offset;
+    view.plane1 = base + block->planes[1].offset;
+    view.plane0_bytes = block->planes[0].bytes;
+    view.plane1_bytes = block->planes[1].bytes;
+  }
+  return view;
+}
+
+}  // namespace kvrail::engine

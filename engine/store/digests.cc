@@ -1,0 +1,135 @@
+// Digests of blocks and planes: computed once per content, in bounded steps.
+#include <algorithm>
+
+#include "codec/hash.h"
+#include "codec/planes.h"
+#include "engine/store/state.h"
+#include "kvrail/base/no_alloc.h"
+#include "transport/payload.h"
+
+namespace kvrail::engine {
+
+bool Store::State::reserve(DigestList& list, std::uint64_t units) noexcept {
+  KVRAIL_ASSERT(list.count == 0);
+  if (units > UINT32_MAX) {
+    return false;
+  }
+  if (units > 1) {
+    list.many = memory->try_array<std::uint64_t>(units).data();
+    if (list.many == nullptr) {
+      return false;
+    }
+  }
+  list.count = static_cast<std::uint32_t>(units);
+  return true;
+}
+
+void Store::State::release(DigestList& list) noexcept {
+  memory->give_back(list.many);
+  list = DigestList{};
+}
+
+bool Store::State::digest(BlockRecord& block, std::uint64_t& budget_bytes) noexcept {
+  DigestList& list = block.digests;
+  const Layout layout = block.shape.layout();
+  const SlotRecord& slot = *slots.get(block.slot);
+  const std::byte* base = address(slot.arena, slot.offset);
+  const std::uint64_t piece_bytes = block.full() ? layout.block_bytes() : block.tokens * layout.row_bytes();
+  const std::uint32_t units = transport::units_in(piece_bytes);
+  while (list.done < list.count && budget_bytes > 0) {
+    const std::uint32_t piece = list.done / units;   // a (layer, K|V) of a partial block
+    const std::uint64_t from = std::uint64_t{list.done % units} * kDigestUnitBytes;
+    const std::uint64_t bytes = std::min<std::uint64_t>(piece_bytes - from, kDigestUnitBytes);
+    const std::byte* start = base + layout.row_offset(piece / 2, piece % 2, 0) + from;
+    list.data()[list.done] = codec::digest({start, bytes});
+    ++list.done;
+    budget_bytes -= std::min(budget_bytes, bytes);
+  }
+  return list.done == list.count;
+}
+
+void Store::State::complete_planes(BlockRecord& block) noexcept {
+  const std::byte* base = receive_of(block.tenant)->arena->base();
+  for (PlaneRecord& plane : block.planes) {
+    codec::digests({base + plane.offset, plane.bytes}, {plane.digests.data(), plane.digests.count});
+    plane.digests.done = plane.digests.count;
+  }
+  block.encoding = codec::encoding_id({base + block.planes[0].offset, block.planes[0].bytes});
+}
+
+void Store::State::push_fresh(BlockHandle handle) noexcept {
+  BlockRecord& block = *blocks.get(handle);
+  KVRAIL_ASSERT(!block.fresh);
+  block.fresh = true;
+  block.fresh_previous = fresh_last;
+  block.fresh_next = BlockHandle{};
+  if (BlockRecord* last = blocks.get(fresh_last)) {
+    last->fresh_next = handle;
+  } else {
+    fresh_first = handle;
+  }
+  fresh_last = handle;
+}
+
+void Store::State::drop_fresh(BlockHandle handle) noexcept {
+  BlockRecord& block = *blocks.get(handle);
+  KVRAIL_ASSERT(block.fresh);
+  BlockRecord* previous = blocks.get(block.fresh_previous);
+  BlockRecord* next = blocks.get(block.fresh_next);
+  (previous != nullptr ? previous->fresh_next : fresh_first) = block.fresh_next;
+  (next != nullptr ? next->fresh_previous : fresh_last) = block.fresh_previous;
+  block.fresh = false;
+}
+
+// --- public ---
+
+bool Store::ensure_digests(BlockHandle handle, std::uint64_t& budget_bytes) noexcept {
+  BlockRecord* block = state_->blocks.get(handle);
+  KVRAIL_ASSERT_MSG(block != nullptr, "digests of a block that no version names");
+  return state_->digest(*block, budget_bytes);
+}
+
+std::span<const std::uint64_t> Store::raw_digests(BlockHandle handle) const noexcept {
+  const BlockRecord* block = state_->blocks.get(handle);
+  if (block == nullptr || block->digests.done < block->digests.count) {
+    return {};
+  }
+  return {block->digests.data(), block->digests.count};
+}
+
+std::span<const std::uint64_t> Store::plane_digests(BlockHandle handle, int plane) const noexcept {
+  KVRAIL_ASSERT(plane == 0 || plane == 1);
+  const BlockRecord* block = state_->blocks.get(handle);
+  if (block == nullptr || !block->has_planes()) {
+    return {};
+  }
+  const DigestList& list = block->planes[plane].digests;
+  return list.done < list.count ? std::span<const std::uint64_t>{} : std::span{list.data(), list.count};
+}
+
+bool Store::attach_planes(BlockHandle handle) noexcept {
+  BlockRecord* block = state_->blocks.get(handle);
+  KVRAIL_ASSERT_MSG(block != nullptr, "planes for a block that no version names");
+  if (block->has_planes()) {
+    return true;
+  }
+  {
+    AllowAllocScope refusal;  // Only the sentence of a refusal is allocated, and it is dropped here.
+    if (!codec::can_encode(block->shape.layout()).ok()) {
+      return false;
+    }
+  }
+  // Taking memory may evict, and the block must outlive that even if its version is not pinned.
+  state_->ref(handle);
+  const bool taken = state_->take_planes(*block);
+  state_->unref(handle);
+  return taken;
+}
+
+void Store::planes_complete(BlockHandle handle) noexcept {
+  BlockRecord* block = state_->blocks.get(handle);
+  KVRAIL_ASSERT_MSG(block != nullptr && block->has_planes(), "a block without planes is declared complete");
+  state_->complete_planes(*block);
+}
+
+}  // namespace kvrail::engine

@@ -1,0 +1,74 @@
+// Manifests: what agents read of a version, in the tenant's receive arena. The engine reads its own
+// copy of the token ids there too, as nobody else can write that memory.
+#include <cstring>
+#include <new>
+
+#include "engine/store/state.h"
+
+namespace kvrail::engine {
+
+static_assert(sizeof(ManifestHeader) % alignof(ManifestBlock) == 0 && sizeof(ManifestBlock) % alignof(TokenId) == 0);
+
+bool Store::State::take_manifest(VersionRecord& version) noexcept {
+  KVRAIL_ASSERT(version.manifest_offset == kNoOffset);
+  const std::uint64_t bytes = sizeof(ManifestHeader) + std::uint64_t{version.kv_blocks} * sizeof(ManifestBlock) +
+                              version.token_count * sizeof(TokenId) + version.summary_bytes;
+  const auto offset = take(version.tenant, bytes, mempool::PoolClass::manifest);
+  if (!offset) {
+    return false;
+  }
+  version.manifest_offset = *offset;
+  version.manifest_bytes = bytes;
+  return true;
+}
+
+std::byte* Store::State::manifest_tail(const VersionRecord& version) const noexcept {
+  KVRAIL_ASSERT(version.manifest_offset != kNoOffset);
+  return receive_of(version.tenant)->arena->base() + version.manifest_offset + sizeof(ManifestHeader) +
+         std::uint64_t{version.kv_blocks} * sizeof(ManifestBlock);
+}
+
+std::span<const TokenId> Store::State::tokens_of(const VersionRecord& version) const noexcept {
+  return {reinterpret_cast<const TokenId*>(manifest_tail(version)), version.token_count};
+}
+
+void Store::State::write_manifest(const VersionRecord& version) noexcept {
+  std::byte* at = receive_of(version.tenant)->arena->base() + version.manifest_offset;
+  // Padding is zeroed too: the memory is shared with other processes and held other data before.
+  std::memset(at, 0, sizeof(ManifestHeader));
+  auto* header = new (at) ManifestHeader;
+  header->owner = version.owner;
+  header->context = version.name;
+  header->version = version.number;
+  header->token_count = version.token_count;
+  header->block_count = version.kv_blocks;
+  header->first_token = version.window_first_block * version.layout.block_tokens;
+  header->medium = version.medium;
+  header->summary_kind = version.summary_kind;
+  header->epsilon_ppm = version.epsilon_ppm;
+  header->summary_bytes = version.summary_bytes;
+  header->layout = version.layout;
+  std::byte* next = at + sizeof(ManifestHeader);
+  for (std::uint32_t i = 0; i < version.block_count; ++i) {
+    const BlockRecord* block = blocks.get(version.blocks[i]);
+    if (block == nullptr) {
+      continue;  // Left out of a window.
+    }
+    const SlotRecord& slot = *slots.get(block->slot);
+    ManifestBlock entry;
+    entry.arena = slot.arena;
+    entry.tokens = block->tokens;
+    entry.offset = slot.offset;
+    entry.position = i * version.layout.block_tokens;
+    entry.epsilon_ppm = block->epsilon_ppm;
+    std::memcpy(next, &entry, sizeof(entry));
+    next += sizeof(entry);
+  }
+  KVRAIL_ASSERT(next == manifest_tail(version));
+}
+
+ManifestRef Store::State::manifest_ref(const VersionRecord& version) const noexcept {
+  return {tenants.get(version.tenant)->receive, version.manifest_offset, version.manifest_bytes};
+}
+
+}  // namespace kvrail::engine
