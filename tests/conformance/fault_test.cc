@@ -32,12 +32,13 @@ void lay_out(Pair& pair, Stream& out, std::size_t sink_bytes = kBytes) {
   out.sink_view = out.sink.payload();
 }
 
-// Posts until `wanted` chunks are taken, or the lane will not take more.
+// Posts until `wanted` chunks are taken, or the lane will not take more. Each chunk is a whole unit:
+// the classes are not in order with each other, so a unit must not be split between them.
 std::uint64_t post_some(Pair& pair, LaneId lane, const Stream& stream, std::uint64_t wanted) {
   std::uint64_t posted = 0;
   while (posted < wanted && pair.post_chunk(0, lane,
-                                            {kLease, 5, &stream.source_view, posted * 32'768,
-                                             32'768, posted % 5 == 4, posted})) {
+                                            {kLease, 5, &stream.source_view, posted * 65'536,
+                                             65'536, posted % 5 == 4, posted})) {
     ++posted;
   }
   return posted;
@@ -149,7 +150,7 @@ TEST_CASE("a chunk beyond the lease's end closes the lane, is counted, and write
   for_each_transport([](Pair& pair) {
     const auto lanes = pair.connect();
     Stream stream;
-    lay_out(pair, stream, 32'767);  // one byte less than the first chunk
+    lay_out(pair, stream, 65'535);  // one byte less than the first chunk
     pair.at(1).expose(kLease, World::node(0), stream.sink_view);
     const LaneStats before = pair.at(1).stats(lanes.id[1]);
     CHECK(before.malformed == 0);

@@ -236,8 +236,11 @@ void Lane::begin_chunk(InStream& in) noexcept {
   in.corrupt = false;
   in.digest_bytes = in.landed = in.units_checked = 0;
   const Payload* const sink = context_.leases.find(header.lease, peer_);
+  if (sink != nullptr && !range_fits(header.offset, header.payload_bytes, sink->total_bytes)) {
+    refuse(wire::FrameError::bad_range);  // no correct peer writes past what it was promised
+    return;
+  }
   in.to_lease = sink != nullptr &&
-                range_fits(header.offset, header.payload_bytes, sink->total_bytes) &&
                 ((header.flags & wire::kFlagDigests) == 0 ||
                  completed_units(*sink, header.offset, header.payload_bytes).count ==
                      header.digest_count);
