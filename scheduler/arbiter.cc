@@ -40,26 +40,35 @@ void check(const CreditCounts& credits) noexcept {
   KVRAIL_ASSERT_MSG(credits.granted + credits.free == credits.total, "credits are conserved");
 }
 void check(const PoolCounts& pool) noexcept {
-  KVRAIL_ASSERT_MSG(pool.leased + pool.quarantined + pool.free == pool.total, "lease memory is conserved");
+  KVRAIL_ASSERT_MSG(pool.leased + pool.quarantined + pool.free == pool.total,
+                    "lease memory is conserved");
 }
 
 }  // namespace
 
 const char* name(RefusalReason reason) noexcept {
   switch (reason) {
-    case RefusalReason::none: return "none";
-    case RefusalReason::never_fits: return "larger than the whole pool";
-    case RefusalReason::no_memory: return "not enough free receive memory";
-    case RefusalReason::table_full: return "too many at once";
-    case RefusalReason::over_half: return "more than half of the lane would be reserved";
-    case RefusalReason::bad_period: return "the period, bytes or offset make no sense";
+    case RefusalReason::none:
+      return "none";
+    case RefusalReason::never_fits:
+      return "larger than the whole pool";
+    case RefusalReason::no_memory:
+      return "not enough free receive memory";
+    case RefusalReason::table_full:
+      return "too many at once";
+    case RefusalReason::over_half:
+      return "more than half of the lane would be reserved";
+    case RefusalReason::bad_period:
+      return "the period, bytes or offset make no sense";
   }
   return "invalid reason";
 }
 
 struct Arbiter::State {
   explicit State(const ArbiterOptions& options)
-      : lanes(options.max_lanes), pools(options.max_pools), leases(options.max_leases),
+      : lanes(options.max_lanes),
+        pools(options.max_pools),
+        leases(options.max_leases),
         reservations(options.max_reservations) {}
 
   [[nodiscard]] LaneLedger& lane_of(LaneIndex lane) noexcept {
@@ -88,11 +97,15 @@ Arbiter::~Arbiter() = default;
 
 // ---- credits ----
 
-void Arbiter::open_lane(LaneIndex lane, std::uint32_t data_credits, std::uint32_t control_credits) noexcept {
+void Arbiter::open_lane(LaneIndex lane, std::uint32_t data_credits,
+                        std::uint32_t control_credits) noexcept {
   KVRAIL_ASSERT(lane < state_->lanes.size() && !state_->lanes[lane].open);
   // Without one of its own a control frame could wait for ever behind data.
   KVRAIL_ASSERT(data_credits > 0 && control_credits > 0);
-  state_->lanes[lane] = {true, {CreditCounts{data_credits, 0, data_credits}, {control_credits, 0, control_credits}}, 0};
+  state_->lanes[lane] = {
+      true,
+      {CreditCounts{data_credits, 0, data_credits}, {control_credits, 0, control_credits}},
+      0};
 }
 
 void Arbiter::close_lane(LaneIndex lane) noexcept {
@@ -137,15 +150,19 @@ void Arbiter::open_pool(PoolIndex pool, std::uint64_t bytes) noexcept {
 
 void Arbiter::close_pool(PoolIndex pool) noexcept {
   PoolLedger& it = state_->pool_of(pool);
-  KVRAIL_ASSERT_MSG(it.counts.leases == 0 && it.counts.free == it.counts.total, "leases outlive their pool");
+  KVRAIL_ASSERT_MSG(it.counts.leases == 0 && it.counts.free == it.counts.total,
+                    "leases outlive their pool");
   it = PoolLedger{};
 }
 
-LeaseAnswer Arbiter::grant(PoolIndex pool, std::uint64_t bytes, TimeNs now_ns, TimeNs duration_ns) noexcept {
+LeaseAnswer Arbiter::grant(PoolIndex pool, std::uint64_t bytes, TimeNs now_ns,
+                           TimeNs duration_ns) noexcept {
   PoolCounts& counts = state_->pool_of(pool).counts;
   KVRAIL_ASSERT(duration_ns > 0);
-  if (bytes > counts.total) return {{}, {RefusalReason::never_fits, bytes, counts.free, counts.total}};
-  if (bytes > counts.free) return {{}, {RefusalReason::no_memory, bytes, counts.free, counts.total}};
+  if (bytes > counts.total)
+    return {{}, {RefusalReason::never_fits, bytes, counts.free, counts.total}};
+  if (bytes > counts.free)
+    return {{}, {RefusalReason::no_memory, bytes, counts.free, counts.total}};
   const LeaseHandle handle = state_->leases.try_emplace();
   if (!handle) return {{}, {RefusalReason::table_full, 1, 0, state_->leases.capacity()}};
   Lease& lease = *state_->leases.get(handle);
@@ -221,16 +238,22 @@ TimeNs Arbiter::remaining_ns(LeaseHandle handle, TimeNs now_ns) const noexcept {
   return lease.quarantined ? 0 : std::max<TimeNs>(lease.expires_ns - now_ns, 0);
 }
 
-std::uint64_t Arbiter::lease_bytes(LeaseHandle handle) const noexcept { return state_->lease_of(handle).bytes; }
+std::uint64_t Arbiter::lease_bytes(LeaseHandle handle) const noexcept {
+  return state_->lease_of(handle).bytes;
+}
 
-PoolCounts Arbiter::pool(PoolIndex pool) const noexcept { return state_->pool_of(pool).counts; }
+PoolCounts Arbiter::pool(PoolIndex pool) const noexcept {
+  return state_->pool_of(pool).counts;
+}
 
 // ---- reservations ----
 
-ReservationAnswer Arbiter::reserve(const ReservationSpec& spec, std::uint64_t lane_rate_bytes_per_s) noexcept {
+ReservationAnswer Arbiter::reserve(const ReservationSpec& spec,
+                                   std::uint64_t lane_rate_bytes_per_s) noexcept {
   LaneLedger& lane = state_->lane_of(spec.lane);
   const std::uint64_t half = lane_rate_bytes_per_s / 2;
-  if (spec.period_ns <= 0 || spec.bytes == 0 || spec.offset_ns < 0 || spec.offset_ns >= spec.period_ns) {
+  if (spec.period_ns <= 0 || spec.bytes == 0 || spec.offset_ns < 0 ||
+      spec.offset_ns >= spec.period_ns) {
     return {{}, {RefusalReason::bad_period, spec.bytes, 0, half}};
   }
   // Rounded up: admitted reservations must fit, not nearly fit.
@@ -238,7 +261,8 @@ ReservationAnswer Arbiter::reserve(const ReservationSpec& spec, std::uint64_t la
   const std::uint64_t rate = std::max<std::uint64_t>(mul_div(spec.bytes, 1'000'000'000, period), 1);
   const bool exact = mul_div(rate, period, 1'000'000'000) >= spec.bytes;
   const std::uint64_t needed = exact || rate == kLargest ? rate : rate + 1;
-  const std::uint64_t available = half > lane.reserved_bytes_per_s ? half - lane.reserved_bytes_per_s : 0;
+  const std::uint64_t available =
+      half > lane.reserved_bytes_per_s ? half - lane.reserved_bytes_per_s : 0;
   if (needed > available) return {{}, {RefusalReason::over_half, needed, available, half}};
   const ReservationHandle handle = state_->reservations.try_emplace();
   if (!handle) return {{}, {RefusalReason::table_full, 1, 0, state_->reservations.capacity()}};

@@ -1,9 +1,9 @@
 // The ledger of what is promised: Credits of lanes, Leases of receive memory, Reservations of
 // bandwidth. Pure arithmetic; the engine acts on the answers.
 //
-// Order of taking: receiver's lease, then sender's staging, then a lane credit. Nobody waits for the
-// former while holding the latter, so that promises cannot wait for each other in a circle; control
-// credits are set aside and never carry data, so that an answer can always be sent.
+// Order of taking: receiver's lease, then sender's staging, then a lane credit. Nobody waits for
+// the former while holding the latter, so that promises cannot wait for each other in a circle;
+// control credits are set aside and never carry data, so that an answer can always be sent.
 //
 // Thread: owner. No allocation after construction.
 // Invariant, asserted after every operation: for each lane granted + free = total of each kind of
@@ -31,11 +31,11 @@ enum class CreditKind : std::uint8_t { data = 0, control = 1 };
 
 enum class RefusalReason : std::uint8_t {
   none = 0,
-  never_fits,       // needed > total: no waiting helps
-  no_memory,        // needed > available now
-  table_full,       // total entries are in use
-  over_half,        // available is what may still be reserved of half the lane's rate
-  bad_period,       // period, bytes or offset make no sense
+  never_fits,  // needed > total: no waiting helps
+  no_memory,   // needed > available now
+  table_full,  // total entries are in use
+  over_half,   // available is what may still be reserved of half the lane's rate
+  bad_period,  // period, bytes or offset make no sense
 };
 // Why not, with the figures: needed, available and total are bytes, entries or bytes/s.
 struct Refusal {
@@ -86,7 +86,8 @@ class Arbiter {
   ~Arbiter();
 
   // ---- credits: the right to have one chunk (data) or frame (control) in flight on a lane ----
-  void open_lane(LaneIndex lane, std::uint32_t data_credits, std::uint32_t control_credits) noexcept;
+  void open_lane(LaneIndex lane, std::uint32_t data_credits,
+                 std::uint32_t control_credits) noexcept;
   // Granted credits and the lane's reservations end with it.
   void close_lane(LaneIndex lane) noexcept;
   [[nodiscard]] bool try_take_credit(LaneIndex lane, CreditKind kind) noexcept;
@@ -96,7 +97,8 @@ class Arbiter {
   // ---- leases: receive memory of a pool promised to one transfer for a time ----
   void open_pool(PoolIndex pool, std::uint64_t bytes) noexcept;
   void close_pool(PoolIndex pool) noexcept;  // its leases must have been released
-  [[nodiscard]] LeaseAnswer grant(PoolIndex pool, std::uint64_t bytes, TimeNs now_ns, TimeNs duration_ns) noexcept;
+  [[nodiscard]] LeaseAnswer grant(PoolIndex pool, std::uint64_t bytes, TimeNs now_ns,
+                                  TimeNs duration_ns) noexcept;
   // Keeps only this much, e.g. the whole blocks received when a transfer is suspended.
   void shrink(LeaseHandle lease, std::uint64_t bytes) noexcept;
   void renew(LeaseHandle lease, TimeNs now_ns, TimeNs duration_ns) noexcept;
@@ -104,12 +106,14 @@ class Arbiter {
   // Puts leases whose time is over into quarantine and names them, at most expired.size(). Their
   // memory stays taken until release(), when no late write can come any more.
   [[nodiscard]] std::size_t expire(TimeNs now_ns, std::span<LeaseHandle> expired) noexcept;
-  [[nodiscard]] TimeNs remaining_ns(LeaseHandle lease, TimeNs now_ns) const noexcept;  // 0: quarantined
+  [[nodiscard]] TimeNs remaining_ns(LeaseHandle lease,
+                                    TimeNs now_ns) const noexcept;  // 0: quarantined
   [[nodiscard]] std::uint64_t lease_bytes(LeaseHandle lease) const noexcept;
   [[nodiscard]] PoolCounts pool(PoolIndex pool) const noexcept;
 
   // ---- reservations: admission to half of a lane ----
-  [[nodiscard]] ReservationAnswer reserve(const ReservationSpec& spec, std::uint64_t lane_rate_bytes_per_s) noexcept;
+  [[nodiscard]] ReservationAnswer reserve(const ReservationSpec& spec,
+                                          std::uint64_t lane_rate_bytes_per_s) noexcept;
   void cancel(ReservationHandle reservation) noexcept;
   [[nodiscard]] std::uint64_t reserved_bytes_per_s(LaneIndex lane) const noexcept;
 

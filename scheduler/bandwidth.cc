@@ -16,7 +16,9 @@ constexpr TimeNs kLeastIntervalNs = 1000;
 std::uint64_t clamp_rate(std::uint64_t rate) noexcept {
   return std::clamp(rate, BandwidthEstimator::kLeastRate, BandwidthEstimator::kMostRate);
 }
-bool is_slow(std::uint64_t rate, std::uint64_t capacity) noexcept { return rate * 10 < capacity * 7; }
+bool is_slow(std::uint64_t rate, std::uint64_t capacity) noexcept {
+  return rate * 10 < capacity * 7;
+}
 std::size_t octave_of(std::uint32_t bytes) noexcept {
   const unsigned log2 = log2_floor(std::max<std::uint32_t>(bytes, 1));
   return log2 < 12 ? 0 : std::min<std::size_t>(log2 - 11, 7);
@@ -81,7 +83,8 @@ void PlanningRate::update(std::uint64_t rate) noexcept {
   errors_ppm_[next_] = error_ppm;
   next_ = (next_ + 1) % kSamples;
   count_ = std::min(count_ + 1, kSamples);
-  const auto most = *std::max_element(errors_ppm_.begin(), errors_ppm_.begin() + static_cast<std::ptrdiff_t>(count_));
+  const auto most = *std::max_element(errors_ppm_.begin(),
+                                      errors_ppm_.begin() + static_cast<std::ptrdiff_t>(count_));
   value_ = clamp_rate(mul_div(harmonic_mean(), kPpm, kPpm + most));
 }
 
@@ -94,8 +97,8 @@ void BandwidthEstimator::start(std::uint64_t rate_hint, TimeNs now_ns) noexcept 
   delivered_ns_ = first_post_ns_ = confirmed_ns_ = now_ns;
 }
 
-PostMark BandwidthEstimator::post(TimeNs now_ns, std::uint32_t bytes, std::uint64_t in_flight_before,
-                                  bool window_growing) noexcept {
+PostMark BandwidthEstimator::post(TimeNs now_ns, std::uint32_t bytes,
+                                  std::uint64_t in_flight_before, bool window_growing) noexcept {
   if (in_flight_before == 0) {
     // After a pause both intervals start anew. What is posted until the first completion measures
     // the start, not the lane.
@@ -115,7 +118,8 @@ PostMark BandwidthEstimator::post(TimeNs now_ns, std::uint32_t bytes, std::uint6
   return mark;
 }
 
-bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns, TimeNs completed_ns) noexcept {
+bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns,
+                              TimeNs completed_ns) noexcept {
   delivered_ += mark.bytes;
   delivered_ns_ = std::max(delivered_ns_, completed_ns);
   first_post_ns_ = std::max(first_post_ns_, mark.posted_ns);
@@ -132,10 +136,13 @@ bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns, TimeNs com
   const TimeNs longer = std::max(acknowledging, mark.posted_ns - mark.first_post_ns);
   if (acknowledging < kLeastIntervalNs) return false;
   const std::uint64_t delivered = delivered_ - mark.delivered;
-  const std::uint64_t sure_rate = clamp_rate(mul_div(delivered, kNsPerS, static_cast<std::uint64_t>(longer)));
-  const std::uint64_t rate = clamp_rate(mul_div(delivered, kNsPerS, static_cast<std::uint64_t>(acknowledging)));
+  const std::uint64_t sure_rate =
+      clamp_rate(mul_div(delivered, kNsPerS, static_cast<std::uint64_t>(longer)));
+  const std::uint64_t rate =
+      clamp_rate(mul_div(delivered, kNsPerS, static_cast<std::uint64_t>(acknowledging)));
   // A growing window limits the rate only while chunks return without queueing behind each other.
-  const TimeNs unqueued_ns = std::max<TimeNs>(round_trip_ns_, 0) + sending_ns(mark.bytes, capacity());
+  const TimeNs unqueued_ns =
+      std::max<TimeNs>(round_trip_ns_, 0) + sending_ns(mark.bytes, capacity());
   const bool queued = total_ns / 5 >= unqueued_ns / 4;
   const bool limited = mark.limited || (mark.window_growing && !queued);
 
@@ -158,7 +165,8 @@ bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns, TimeNs com
   return false;
 }
 
-void BandwidthEstimator::note_least(const PostMark& mark, TimeNs total_ns, TimeNs completed_ns) noexcept {
+void BandwidthEstimator::note_least(const PostMark& mark, TimeNs total_ns,
+                                    TimeNs completed_ns) noexcept {
   if (mark.alone) {
     if (completed_ns - confirmed_ns_ > kLeastWindowNs) forget_round_trip();
     confirmed_ns_ = completed_ns;
@@ -166,19 +174,24 @@ void BandwidthEstimator::note_least(const PostMark& mark, TimeNs total_ns, TimeN
   // Nothing known: only a chunk that was alone may tell, all others queued behind something.
   if (!mark.alone && round_trip_ns_ < 0) return;
   Least& least = least_[octave_of(mark.bytes)];
-  if (least.total_ns >= 0 && total_ns >= least.total_ns) return;
-  least = Least{total_ns, mark.bytes};
+  const bool first_alone = mark.alone && !least.alone;
+  const bool lesser = least.total_ns < 0 || total_ns < least.total_ns;
+  if (!lesser && !first_alone) return;
+  if (lesser) least = Least{total_ns, mark.bytes, least.alone};
+  least.alone = least.alone || mark.alone;
   refresh_round_trip();
 }
 
 void BandwidthEstimator::refresh_round_trip() noexcept {
-  TimeNs best = -1;
-  for (const Least& least : least_) {
-    if (least.total_ns < 0) continue;
-    const TimeNs rest = std::max<TimeNs>(least.total_ns - sending_ns(least.bytes, capacity()), 0);
-    if (best < 0 || rest < best) best = rest;
+  // Of the sizes that travelled alone the largest counts: a small critical message may take a
+  // quicker way than the bulk that the window is for.
+  round_trip_ns_ = -1;
+  for (std::size_t i = least_.size(); i-- > 0;) {
+    const Least& least = least_[i];
+    if (!least.alone) continue;
+    round_trip_ns_ = std::max<TimeNs>(least.total_ns - sending_ns(least.bytes, capacity()), 0);
+    return;
   }
-  round_trip_ns_ = best;
 }
 
 void BandwidthEstimator::forget_round_trip() noexcept {
@@ -188,7 +201,8 @@ void BandwidthEstimator::forget_round_trip() noexcept {
 
 // Two slow samples in a row, the second posted after the first was seen: what a pause of the
 // machine delays was in flight together and counts once.
-bool BandwidthEstimator::note_slow(std::uint64_t rate, const PostMark& mark, TimeNs completed_ns) noexcept {
+bool BandwidthEstimator::note_slow(std::uint64_t rate, const PostMark& mark,
+                                   TimeNs completed_ns) noexcept {
   if (!is_slow(rate, capacity())) {
     slow_ = false;
     return false;
@@ -210,9 +224,10 @@ bool BandwidthEstimator::note_pair(const PostMark& mark, TimeNs completed_ns) no
   last_completed_ns_ = completed_ns;
   // Short tails say more about the poller's rhythm than about the lane.
   if (!together || mark.bytes < 16 * 1024) return false;
-  pair_rates_[pairs_++] = spacing < kLeastIntervalNs
-                              ? kMostRate
-                              : clamp_rate(mul_div(mark.bytes, kNsPerS, static_cast<std::uint64_t>(spacing)));
+  pair_rates_[pairs_++] =
+      spacing < kLeastIntervalNs
+          ? kMostRate
+          : clamp_rate(mul_div(mark.bytes, kNsPerS, static_cast<std::uint64_t>(spacing)));
   if (pairs_ < kPairs) return false;
   pairs_ = 0;
   std::array<std::uint64_t, kPairs> sorted = pair_rates_;

@@ -14,8 +14,8 @@
 
 namespace kvrail::scheduler {
 
-// Largest value over the last `window` rounds, from three candidates instead of a history: the best,
-// and the best of what came after it, twice.
+// Largest value over the last `window` rounds, from three candidates instead of a history: the
+// best, and the best of what came after it, twice.
 class WindowedMax {
  public:
   static constexpr std::uint64_t kRounds = 10;
@@ -35,7 +35,7 @@ class WindowedMax {
 class PlanningRate {
  public:
   static constexpr std::size_t kSamples = 5;
-  void reset(std::uint64_t rate) noexcept;   // a belief, not a sample
+  void reset(std::uint64_t rate) noexcept;  // a belief, not a sample
   void update(std::uint64_t rate) noexcept;
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
 
@@ -49,22 +49,22 @@ class PlanningRate {
 
 // Taken when a chunk is posted, given back when it is done.
 struct PostMark {
-  std::uint64_t delivered = 0;      // by the lane, when this chunk was posted
-  TimeNs delivered_ns = 0;          // when the latest of these arrived
-  TimeNs first_post_ns = 0;         // post time of that latest one: start of the sending interval
+  std::uint64_t delivered = 0;  // by the lane, when this chunk was posted
+  TimeNs delivered_ns = 0;      // when the latest of these arrived
+  TimeNs first_post_ns = 0;     // post time of that latest one: start of the sending interval
   TimeNs posted_ns = 0;
-  std::uint64_t in_flight = 0;      // with this chunk
+  std::uint64_t in_flight = 0;  // with this chunk
   std::uint32_t bytes = 0;
-  bool limited = false;             // by the flow, or the lane had been idle
-  bool window_growing = false;      // the in-flight window was below what the estimates ask for
-  bool alone = false;               // nothing else was in flight
+  bool limited = false;         // by the flow, or the lane had been idle
+  bool window_growing = false;  // the in-flight window was below what the estimates ask for
+  bool alone = false;           // nothing else was in flight
   bool done = false;
 };
 
 class BandwidthEstimator {
  public:
   static constexpr TimeNs kLeastWindowNs = 10 * kSecondNs;
-  static constexpr std::uint64_t kLeastRate = 1000;                 // bytes/s
+  static constexpr std::uint64_t kLeastRate = 1000;  // bytes/s
   static constexpr std::uint64_t kMostRate = 1'000'000'000'000;
 
   void start(std::uint64_t rate_hint, TimeNs now_ns) noexcept;
@@ -88,10 +88,12 @@ class BandwidthEstimator {
   struct Least {
     TimeNs total_ns = -1;
     std::uint32_t bytes = 0;
+    bool alone = false;
   };
   void note_least(const PostMark& mark, TimeNs total_ns, TimeNs completed_ns) noexcept;
   void refresh_round_trip() noexcept;
-  [[nodiscard]] bool note_slow(std::uint64_t rate, const PostMark& mark, TimeNs completed_ns) noexcept;
+  [[nodiscard]] bool note_slow(std::uint64_t rate, const PostMark& mark,
+                               TimeNs completed_ns) noexcept;
   [[nodiscard]] bool note_pair(const PostMark& mark, TimeNs completed_ns) noexcept;
   void restart_at(std::uint64_t rate) noexcept;
 
@@ -109,7 +111,7 @@ class BandwidthEstimator {
   std::array<Least, 8> least_{};
   TimeNs round_trip_ns_ = -1;
   TimeNs confirmed_ns_ = 0;
-  bool slow_ = false;                // a slow sample was seen, no better one since
+  bool slow_ = false;  // a slow sample was seen, no better one since
   TimeNs slow_seen_ns_ = 0;
   // Spacing of completions of chunks posted together: the only sign of a slower lane on one that
   // carries nothing but small transfers.

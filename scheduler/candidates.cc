@@ -12,14 +12,17 @@ namespace {
 constexpr std::uint64_t kTokenIdBytes = 4;
 constexpr std::uint64_t kReferenceBytesPerBlock = 16;
 constexpr std::uint64_t kInt8GroupValues = 64;
-constexpr std::array kOffered{Medium::tokens, Medium::full, Medium::int8, Medium::window, Medium::summary};
+constexpr std::array kOffered{Medium::tokens, Medium::full, Medium::int8, Medium::window,
+                              Medium::summary};
 
-// Bytes of a block or of part of one in the int8 planes: a byte per value and a bf16 scale per group.
+// Bytes of a block or of part of one in the int8 planes: a byte per value and a bf16 scale per
+// group.
 std::uint64_t int8_bytes(const Layout& layout, std::uint64_t tokens) noexcept {
   const std::uint64_t row_values = std::uint64_t{layout.kv_heads} * layout.head_dim;
   const std::uint64_t rows = 2 * std::uint64_t{layout.layers};
-  const std::uint64_t groups = row_values >= kInt8GroupValues ? div_ceil(row_values, kInt8GroupValues) * tokens
-                                                              : div_ceil(row_values * tokens, kInt8GroupValues);
+  const std::uint64_t groups = row_values >= kInt8GroupValues
+                                   ? div_ceil(row_values, kInt8GroupValues) * tokens
+                                   : div_ceil(row_values * tokens, kInt8GroupValues);
   return rows * (row_values * tokens + 2 * groups);
 }
 
@@ -30,7 +33,8 @@ bool carries_kv(Medium medium) noexcept {
 // Why the sender cannot offer the medium; nullptr when it can.
 const char* refusal(const SenderFacts& facts, const LossProfile& loss, Medium medium) noexcept {
   if ((facts.sender_can & mask_of(medium)) == 0) return "the sender cannot make this medium";
-  if ((facts.receiver_accepts & mask_of(medium)) == 0) return "the receiver does not accept this medium";
+  if ((facts.receiver_accepts & mask_of(medium)) == 0)
+    return "the receiver does not accept this medium";
   if (carries_kv(medium)) {
     if (!facts.source_has_kv) return "the sender holds tokens only";
     if (!facts.layouts_equal) return "the layouts differ";
@@ -40,7 +44,8 @@ const char* refusal(const SenderFacts& facts, const LossProfile& loss, Medium me
   if (medium == Medium::summary && facts.summary_bytes == 0) return "the agent makes no summary";
   const MediumLoss& of = loss.media[static_cast<std::size_t>(medium)];
   const std::uint64_t source = carries_kv(medium) ? facts.source_epsilon_ppm : 0;
-  if (fidelity_ppm(of, source + of.epsilon_ppm) < facts.fidelity_floor_ppm) return "below the fidelity floor";
+  if (fidelity_ppm(of, source + of.epsilon_ppm) < facts.fidelity_floor_ppm)
+    return "below the fidelity floor";
   return nullptr;
 }
 
@@ -63,11 +68,17 @@ void fill_sizes(const SenderFacts& facts, CandidateCost& out) noexcept {
       out.encode_ns_per_block = facts.int8_planes_exist ? 0 : facts.int8_encode_ns_per_block;
       break;
     case Medium::window:
-      out.fixed_bytes = std::min<std::uint64_t>(facts.window_tokens, facts.total_tokens) * layout.token_bytes();
+      out.fixed_bytes =
+          std::min<std::uint64_t>(facts.window_tokens, facts.total_tokens) * layout.token_bytes();
       break;
-    case Medium::reference: out.fixed_bytes = kReferenceBytesPerBlock * blocks; break;
-    case Medium::summary: out.fixed_bytes = facts.summary_bytes; break;
-    default: KVRAIL_UNREACHABLE();
+    case Medium::reference:
+      out.fixed_bytes = kReferenceBytesPerBlock * blocks;
+      break;
+    case Medium::summary:
+      out.fixed_bytes = facts.summary_bytes;
+      break;
+    default:
+      KVRAIL_UNREACHABLE();
   }
 }
 
@@ -79,13 +90,14 @@ std::uint64_t expected_bytes(const SenderFacts& facts, const CandidateCost& it) 
 // The receiver takes of it the share that it lacks. The price is not linear in the bytes, so it is
 // taken at the bytes expected to move and scaled up: right where the belief is.
 std::uint64_t whole_price_ns(const SenderFacts& facts, const CandidateCost& it) noexcept {
-  const std::uint64_t whole = it.fixed_bytes + it.tail_bytes +
-                              mul_div(it.block_bytes, facts.total_tokens / facts.layout.block_tokens, 1);
+  const std::uint64_t whole =
+      it.fixed_bytes + it.tail_bytes +
+      mul_div(it.block_bytes, facts.total_tokens / facts.layout.block_tokens, 1);
   const std::uint64_t expected = std::min(expected_bytes(facts, it), whole);
   const std::uint64_t at = expected == 0 ? whole : expected;
   if (at == 0) return 0;
-  const std::uint64_t price =
-      priced(sending_ns(at, it.rate_bytes_per_s), facts.nic_price_ppm, facts.nic_arrivals_milli_per_s);
+  const std::uint64_t price = priced(sending_ns(at, it.rate_bytes_per_s), facts.nic_price_ppm,
+                                     facts.nic_arrivals_milli_per_s);
   return mul_div(price, whole, at);
 }
 
@@ -98,7 +110,9 @@ CandidateCost candidate(const SenderFacts& facts, const LossProfile& loss, Mediu
   // what the lane holds already.
   const bool bulk = medium == Medium::full || medium == Medium::int8 || medium == Medium::window;
   const auto one_way = static_cast<std::uint64_t>(std::max<TimeNs>(facts.round_trip_ns, 0)) / 2;
-  out.wait_ns = bulk ? static_cast<std::uint64_t>(std::max<TimeNs>(facts.lane_backlog_ns, 0)) + 3 * one_way : one_way;
+  out.wait_ns =
+      bulk ? static_cast<std::uint64_t>(std::max<TimeNs>(facts.lane_backlog_ns, 0)) + 3 * one_way
+           : one_way;
   if (medium == Medium::summary) out.wait_ns += facts.summary_ns;
   out.price_ns = whole_price_ns(facts, out);
   out.epsilon_ppm = loss.media[static_cast<std::size_t>(medium)].epsilon_ppm;
@@ -109,7 +123,8 @@ CandidateCost candidate(const SenderFacts& facts, const LossProfile& loss, Mediu
 std::uint64_t guess_ns(const SenderFacts& facts, const CandidateCost& it) noexcept {
   const std::uint64_t missing = std::min(facts.believed_missing_tokens, facts.total_tokens);
   const std::uint64_t blocks = div_ceil(missing, facts.layout.block_tokens);
-  const auto sending = static_cast<std::uint64_t>(sending_ns(expected_bytes(facts, it), it.rate_bytes_per_s));
+  const auto sending =
+      static_cast<std::uint64_t>(sending_ns(expected_bytes(facts, it), it.rate_bytes_per_s));
   return it.wait_ns + std::max(sending, blocks * it.encode_ns_per_block);
 }
 
@@ -117,7 +132,8 @@ std::uint64_t guess_ns(const SenderFacts& facts, const CandidateCost& it) noexce
 
 LossProfile LossProfile::built_in() noexcept {
   LossProfile profile{};
-  const auto set = [&profile](Medium medium, std::uint32_t epsilon_ppm, std::uint32_t extra_tokens_milli) {
+  const auto set = [&profile](Medium medium, std::uint32_t epsilon_ppm,
+                              std::uint32_t extra_tokens_milli) {
     profile.media[static_cast<std::size_t>(medium)] = {epsilon_ppm, 1000, extra_tokens_milli};
   };
   // Exact media keep the zeros. The figures for int8 and int4 are the error of their quantisers on
@@ -164,9 +180,10 @@ std::size_t candidates(const SenderFacts& facts, const LossProfile& loss,
   std::stable_sort(found.begin(), last, cheaper);
   if (count > kMaxCandidates) {
     // The exact media stay: of the lossy ones, that with the most loss goes.
-    const auto lossiest = std::max_element(found.begin(), last, [](const CandidateCost& a, const CandidateCost& b) {
-      return a.epsilon_ppm < b.epsilon_ppm;
-    });
+    const auto lossiest =
+        std::max_element(found.begin(), last, [](const CandidateCost& a, const CandidateCost& b) {
+          return a.epsilon_ppm < b.epsilon_ppm;
+        });
     std::move(lossiest + 1, last, lossiest);
     --count;
   }

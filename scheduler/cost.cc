@@ -5,11 +5,16 @@
 namespace kvrail::scheduler {
 namespace {
 
-constexpr std::uint64_t kMostNs = static_cast<std::uint64_t>(kNever) / 8;  // eight terms still add up
+constexpr std::uint64_t kMostNs =
+    static_cast<std::uint64_t>(kNever) / 8;  // eight terms still add up
 constexpr std::uint64_t kSummaryBytesPerToken = 4;
 
-TimeNs bounded(std::uint64_t ns) noexcept { return static_cast<TimeNs>(std::min(ns, kMostNs)); }
-TimeNs product_ns(std::uint64_t a, std::uint64_t b) noexcept { return bounded(mul_div(a, b, 1)); }
+TimeNs bounded(std::uint64_t ns) noexcept {
+  return static_cast<TimeNs>(std::min(ns, kMostNs));
+}
+TimeNs product_ns(std::uint64_t a, std::uint64_t b) noexcept {
+  return bounded(mul_div(a, b, 1));
+}
 
 bool takes_lease(Medium medium) noexcept {
   return medium != Medium::tokens && medium != Medium::summary && medium != Medium::reference;
@@ -26,51 +31,62 @@ std::uint64_t moved_bytes(const CandidateCost& it, const ReceiverFacts& facts) n
   std::uint64_t bytes = it.fixed_bytes;
   if (!is_delta(it.medium)) return bytes;
   bytes += mul_div(it.block_bytes, facts.missing_full_blocks, 1);
-  if (facts.missing_tail) bytes += it.medium == Medium::full ? facts.missing_tail_bytes : it.tail_bytes;
+  if (facts.missing_tail)
+    bytes += it.medium == Medium::full ? facts.missing_tail_bytes : it.tail_bytes;
   return bytes;
 }
 
 std::uint64_t lease_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
   if (!takes_lease(it.medium) || (it.medium == Medium::full && facts.same_node)) return 0;
   if (!is_delta(it.medium)) return it.fixed_bytes;
-  return mul_div(facts.block_slot_bytes, facts.missing_full_blocks + (facts.missing_tail ? 1 : 0), 1);
+  return mul_div(facts.block_slot_bytes, facts.missing_full_blocks + (facts.missing_tail ? 1 : 0),
+                 1);
 }
 
 // ε of the context after delivery. Independent losses add; what is held already counts by the
 // larger, as its tokens are other ones. Recomputing from tokens inherits only the held prefix.
 std::uint64_t resulting_epsilon(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
-  const std::uint64_t held = facts.held_tokens > 0 && is_delta(it.medium) ? facts.held_epsilon_ppm : 0;
+  const std::uint64_t held =
+      facts.held_tokens > 0 && is_delta(it.medium) ? facts.held_epsilon_ppm : 0;
   const bool from_text = it.medium == Medium::tokens || it.medium == Medium::summary;
   return std::max(held, std::uint64_t{it.epsilon_ppm} + (from_text ? 0 : facts.source_epsilon_ppm));
 }
 
 // Tokens that the receiver must compute before it can use the delivery, on top of `held`.
 std::uint64_t recomputed_tokens(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
-  if (it.medium == Medium::tokens) return facts.total_tokens - std::min(facts.held_tokens, facts.total_tokens);
+  if (it.medium == Medium::tokens)
+    return facts.total_tokens - std::min(facts.held_tokens, facts.total_tokens);
   if (it.medium == Medium::summary) return div_ceil(it.fixed_bytes, kSummaryBytesPerToken);
   return 0;
 }
 
 std::uint64_t whole_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
-  return it.fixed_bytes + it.tail_bytes + mul_div(it.block_bytes, facts.total_tokens / facts.block_tokens, 1);
+  return it.fixed_bytes + it.tail_bytes +
+         mul_div(it.block_bytes, facts.total_tokens / facts.block_tokens, 1);
 }
 
 }  // namespace
 
-TimeNs prefill_ns(const ComputeProfile& compute, std::uint64_t tokens, std::uint64_t held) noexcept {
+TimeNs prefill_ns(const ComputeProfile& compute, std::uint64_t tokens,
+                  std::uint64_t held) noexcept {
   if (tokens == 0) return 0;
   const std::uint64_t span = mul_div(tokens, tokens + 2 * held, 1);
-  const std::uint64_t quadratic = mul_div(compute.prefill_quadratic_ns_q20, span, std::uint64_t{1} << 20);
-  return bounded(compute.prefill_fixed_ns) + product_ns(compute.prefill_per_token_ns, tokens) + bounded(quadratic);
+  const std::uint64_t quadratic =
+      mul_div(compute.prefill_quadratic_ns_q20, span, std::uint64_t{1} << 20);
+  return bounded(compute.prefill_fixed_ns) + product_ns(compute.prefill_per_token_ns, tokens) +
+         bounded(quadratic);
 }
 
-TimeNs pipelined_ns(TimeNs encode_ns, TimeNs transmit_ns, TimeNs decode_ns, std::uint64_t pieces) noexcept {
+TimeNs pipelined_ns(TimeNs encode_ns, TimeNs transmit_ns, TimeNs decode_ns,
+                    std::uint64_t pieces) noexcept {
   const TimeNs longest = std::max({encode_ns, transmit_ns, decode_ns});
   const TimeNs others = encode_ns + transmit_ns + decode_ns - longest;
-  return longest + others / static_cast<TimeNs>(std::clamp<std::uint64_t>(pieces, 1, 1'000'000'000));
+  return longest +
+         others / static_cast<TimeNs>(std::clamp<std::uint64_t>(pieces, 1, 1'000'000'000));
 }
 
-CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts, const LossProfile& loss) noexcept {
+CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
+                   const LossProfile& loss) noexcept {
   KVRAIL_ASSERT(facts.block_tokens > 0 && static_cast<std::size_t>(it.medium) < kMediumCount);
   const MediumLoss& of = loss.media[static_cast<std::size_t>(it.medium)];
   const std::uint64_t blocks = facts.missing_full_blocks + (facts.missing_tail ? 1 : 0);
@@ -78,12 +94,15 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts, const Lo
   line.medium = it.medium;
   line.bytes = moved_bytes(it, facts);
   line.wait_ns = bounded(it.wait_ns);
-  line.transmit_ns = bounded(static_cast<std::uint64_t>(sending_ns(line.bytes, it.rate_bytes_per_s)));
+  line.transmit_ns =
+      bounded(static_cast<std::uint64_t>(sending_ns(line.bytes, it.rate_bytes_per_s)));
   line.encode_ns = product_ns(it.encode_ns_per_block, blocks);
-  if (it.medium == Medium::int8) line.decode_ns = product_ns(facts.int8_decode_ns_per_block, blocks);
+  if (it.medium == Medium::int8)
+    line.decode_ns = product_ns(facts.int8_decode_ns_per_block, blocks);
   TimeNs prefill = 0;
   if (const std::uint64_t tokens = recomputed_tokens(it, facts); tokens > 0) {
-    prefill = prefill_ns(facts.compute, tokens, it.medium == Medium::tokens ? facts.held_tokens : 0);
+    prefill =
+        prefill_ns(facts.compute, tokens, it.medium == Medium::tokens ? facts.held_tokens : 0);
     // The machine works off its own queue while the ids travel.
     const TimeNs arrived = line.wait_ns + line.transmit_ns;
     line.recompute_ns = std::max<TimeNs>(facts.compute_backlog_ns - arrived, 0) + prefill;
@@ -92,7 +111,8 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts, const Lo
   // The sender priced the whole context; we know how much of it will move.
   const std::uint64_t whole = std::max<std::uint64_t>(whole_bytes(it, facts), 1);
   const TimeNs sender_price = bounded(mul_div(it.price_ns, std::min(line.bytes, whole), whole));
-  const TimeNs nic_price = bounded(priced(line.transmit_ns, facts.nic_price_ppm, facts.nic_arrivals_milli_per_s));
+  const TimeNs nic_price =
+      bounded(priced(line.transmit_ns, facts.nic_price_ppm, facts.nic_arrivals_milli_per_s));
   const TimeNs compute_price =
       bounded(priced(prefill, facts.compute_price_ppm, facts.compute_arrivals_milli_per_s));
   line.price_ns = sender_price + nic_price + compute_price;
@@ -110,11 +130,15 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts, const Lo
 
 void finish_cost(CostLine& line, const ReceiverFacts& facts, std::int64_t residual_q32) noexcept {
   const bool planes = line.encode_ns > 0 || line.decode_ns > 0;
-  const std::uint64_t pieces = planes ? facts.missing_full_blocks + (facts.missing_tail ? 1 : 0) : 1;
-  const TimeNs raw = line.wait_ns + pipelined_ns(line.encode_ns, line.transmit_ns, line.decode_ns, pieces) +
+  const std::uint64_t pieces =
+      planes ? facts.missing_full_blocks + (facts.missing_tail ? 1 : 0) : 1;
+  const TimeNs raw = line.wait_ns +
+                     pipelined_ns(line.encode_ns, line.transmit_ns, line.decode_ns, pieces) +
                      line.recompute_ns;
   line.total_ns = bounded(scaled_exp2(static_cast<std::uint64_t>(raw), residual_q32));
-  const TimeNs weighed = product_ns(static_cast<std::uint64_t>(line.total_ns + line.loss_ns), facts.weight_milli) / 1000;
+  const TimeNs weighed =
+      product_ns(static_cast<std::uint64_t>(line.total_ns + line.loss_ns), facts.weight_milli) /
+      1000;
   line.cost_ns = weighed + line.price_ns;
 }
 

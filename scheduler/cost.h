@@ -13,23 +13,28 @@ namespace kvrail::scheduler {
 inline constexpr std::uint64_t kPpm = 1'000'000;
 
 // λ = exp(-κ ε) in millionths.
-[[nodiscard]] inline std::uint64_t fidelity_ppm(const MediumLoss& loss, std::uint64_t epsilon_ppm) noexcept {
+[[nodiscard]] inline std::uint64_t fidelity_ppm(const MediumLoss& loss,
+                                                std::uint64_t epsilon_ppm) noexcept {
   const std::uint64_t exponent = mul_div(std::uint64_t{loss.kappa_milli} * epsilon_ppm,
                                          static_cast<std::uint64_t>(kOneQ32), 1000 * kPpm);
-  return scaled_exp(kPpm, -static_cast<std::int64_t>(std::min<std::uint64_t>(exponent, std::uint64_t{1} << 40)));
+  return scaled_exp(
+      kPpm, -static_cast<std::int64_t>(std::min<std::uint64_t>(exponent, std::uint64_t{1} << 40)));
 }
 
 // What `use_ns` of a resource costs the others: s λ (V + s). price_ppm is λ V in millionths, the
 // arrivals are λ.
 [[nodiscard]] inline std::uint64_t priced(std::int64_t use_ns, std::uint64_t price_ppm,
                                           std::uint64_t arrivals_milli_per_s) noexcept {
-  const auto use = static_cast<std::uint64_t>(std::clamp<std::int64_t>(use_ns, 0, std::int64_t{1} << 50));
-  const std::uint64_t own_ppm = std::min(mul_div(use, arrivals_milli_per_s, 1'000'000), kLargest / 4);
+  const auto use =
+      static_cast<std::uint64_t>(std::clamp<std::int64_t>(use_ns, 0, std::int64_t{1} << 50));
+  const std::uint64_t own_ppm =
+      std::min(mul_div(use, arrivals_milli_per_s, 1'000'000), kLargest / 4);
   return mul_div(use, std::min(price_ppm, kLargest / 4) + own_ppm, kPpm);
 }
 
 // Prefill of x tokens on top of p held: c0 + c x + a x (x + 2p).
-[[nodiscard]] TimeNs prefill_ns(const ComputeProfile& compute, std::uint64_t tokens, std::uint64_t held) noexcept;
+[[nodiscard]] TimeNs prefill_ns(const ComputeProfile& compute, std::uint64_t tokens,
+                                std::uint64_t held) noexcept;
 
 // Stages that work on `pieces` pieces one behind the other: the longest stage in full, the others
 // for one piece.

@@ -59,7 +59,8 @@ std::int64_t log2_q32(std::uint64_t value) noexcept {
 std::int64_t ln_ratio_q32(std::uint64_t a, std::uint64_t b) noexcept {
   const std::int64_t log2 = log2_q32(a) - log2_q32(b);
   const std::uint64_t size = static_cast<std::uint64_t>(log2 < 0 ? -log2 : log2);
-  const auto ln = static_cast<std::int64_t>((Wide{size} * static_cast<std::uint64_t>(kLn2Q32)) >> 32);
+  const auto ln =
+      static_cast<std::int64_t>((Wide{size} * static_cast<std::uint64_t>(kLn2Q32)) >> 32);
   return log2 < 0 ? -ln : ln;
 }
 
@@ -87,7 +88,8 @@ std::uint64_t scaled_exp(std::uint64_t scale, std::int64_t x_q32) noexcept {
   const std::int64_t x = std::clamp(x_q32, -40 * kOneQ32, 40 * kOneQ32);
   // |x| < 2^38 and log2 e < 2^33: the product needs the wide type.
   const std::uint64_t size = static_cast<std::uint64_t>(x < 0 ? -x : x);
-  const auto log2 = static_cast<std::int64_t>((Wide{size} * static_cast<std::uint64_t>(kLog2eQ32)) >> 32);
+  const auto log2 =
+      static_cast<std::int64_t>((Wide{size} * static_cast<std::uint64_t>(kLog2eQ32)) >> 32);
   return scaled_exp2(scale, x < 0 ? -log2 : log2);
 }
 

@@ -13,8 +13,8 @@ namespace kvrail::scheduler {
 __extension__ using Wide = unsigned __int128;
 
 inline constexpr std::int64_t kOneQ32 = std::int64_t{1} << 32;
-inline constexpr std::int64_t kLn2Q32 = 2'977'044'472;     // ln 2
-inline constexpr std::int64_t kLog2eQ32 = 6'196'328'019;   // 1 / ln 2
+inline constexpr std::int64_t kLn2Q32 = 2'977'044'472;    // ln 2
+inline constexpr std::int64_t kLog2eQ32 = 6'196'328'019;  // 1 / ln 2
 inline constexpr std::uint64_t kLargest = std::numeric_limits<std::uint64_t>::max();
 
 // a * b / c without overflow on the way; the largest value where the answer does not fit.
@@ -28,7 +28,8 @@ inline constexpr std::uint64_t kLargest = std::numeric_limits<std::uint64_t>::ma
 }
 
 // bytes at a rate, in ns; saturates at the largest TimeNs.
-[[nodiscard]] inline std::int64_t sending_ns(std::uint64_t bytes, std::uint64_t bytes_per_s) noexcept {
+[[nodiscard]] inline std::int64_t sending_ns(std::uint64_t bytes,
+                                             std::uint64_t bytes_per_s) noexcept {
   constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
   if (bytes == 0) return 0;
   if (bytes_per_s == 0) return static_cast<std::int64_t>(kMost);

@@ -22,14 +22,14 @@ struct Flow : TimerNode {
   std::uint64_t cookie = 0;
   std::uint64_t total = 0;
   std::uint64_t ready = 0;
-  std::uint64_t cursor = 0;      // the next byte to post
-  std::int64_t deficit = 0;      // bytes left of its turn; below 0: overdrawn
+  std::uint64_t cursor = 0;  // the next byte to post
+  std::int64_t deficit = 0;  // bytes left of its turn; below 0: overdrawn
   UrgencyLaw law;
   LaneIndex lane = 0;
   std::uint32_t weight = 1;
   std::uint32_t level = 0;
   FlowClass flow_class = FlowClass::ordinary;
-  bool listed = false;           // in the ring of its level: it has bytes that may be posted
+  bool listed = false;  // in the ring of its level: it has bytes that may be posted
   bool in_turn = false;
 };
 

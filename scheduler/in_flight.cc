@@ -42,7 +42,8 @@ void PostRing::finish(PostMark& mark) noexcept {
 // ---- InFlightWindow ----
 
 std::uint32_t chunk_bytes_for(std::uint64_t rate_bytes_per_s, const ChunkBounds& bounds) noexcept {
-  const std::uint64_t ideal = std::clamp<std::uint64_t>(rate_bytes_per_s / 2000, bounds.least, bounds.most);
+  const std::uint64_t ideal =
+      std::clamp<std::uint64_t>(rate_bytes_per_s / 2000, bounds.least, bounds.most);
   const std::uint64_t below = std::bit_floor(ideal);
   const std::uint64_t nearest = ideal - below < 2 * below - ideal ? below : 2 * below;
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(nearest, bounds.least, bounds.most));
@@ -50,7 +51,8 @@ std::uint32_t chunk_bytes_for(std::uint64_t rate_bytes_per_s, const ChunkBounds&
 
 InFlightWindow::InFlightWindow(const ChunkBounds& bounds)
     : bounds_(bounds), bulk_ring_(kMostBulkChunks), critical_ring_(kMostCriticalChunks) {
-  KVRAIL_ASSERT(is_power_of_two(bounds.least) && is_power_of_two(bounds.most) && bounds.least <= bounds.most);
+  KVRAIL_ASSERT(is_power_of_two(bounds.least) && is_power_of_two(bounds.most) &&
+                bounds.least <= bounds.most);
 }
 
 void InFlightWindow::start(std::uint64_t rate_hint, TimeNs now_ns) noexcept {
@@ -64,12 +66,18 @@ void InFlightWindow::start(std::uint64_t rate_hint, TimeNs now_ns) noexcept {
 }
 
 void InFlightWindow::refresh() noexcept {
-  if (refreshed_capacity_ == bandwidth_.capacity() && refreshed_round_trip_ns_ == bandwidth_.round_trip()) return;
+  if (refreshed_capacity_ == bandwidth_.capacity() &&
+      refreshed_round_trip_ns_ == bandwidth_.round_trip())
+    return;
   refreshed_capacity_ = bandwidth_.capacity();
   refreshed_round_trip_ns_ = bandwidth_.round_trip();
   chunk_bytes_ = chunk_bytes_for(bandwidth_.capacity(), bounds_);
-  const auto distance_ns = static_cast<std::uint64_t>(std::max<TimeNs>(bandwidth_.round_trip(), 0));
-  wanted_ = mul_div(bandwidth_.capacity(), distance_ns, 1'000'000'000) + 2 * std::uint64_t{chunk_bytes_};
+  const TimeNs distance_ns = std::max<TimeNs>(bandwidth_.round_trip(), 0);
+  const auto bytes_in = [this](TimeNs ns) {
+    return mul_div(bandwidth_.capacity(), static_cast<std::uint64_t>(ns), 1'000'000'000);
+  };
+  wanted_ = std::max(bytes_in(distance_ns) + 2 * std::uint64_t{chunk_bytes_},
+                     bytes_in(distance_ns + bounds_.least_window_ns));
 }
 
 std::uint64_t InFlightWindow::limit() const noexcept {
@@ -113,16 +121,19 @@ void InFlightWindow::unpost(std::uint32_t bytes, bool critical) noexcept {
   held -= bytes;
 }
 
-void InFlightWindow::done(std::uint32_t bytes, TimeNs posted_ns, TimeNs completed_ns, bool ok) noexcept {
+void InFlightWindow::done(std::uint32_t bytes, TimeNs posted_ns, TimeNs completed_ns,
+                          bool ok) noexcept {
   // A completion does not name its class. Of two records of one size the one posted nearer to the
   // given time is meant; a mistake would only swap two equal sums for a moment.
   PostMark* bulk = bulk_ring_.find(bytes);
   PostMark* const critical = critical_ring_.find(bytes);
-  KVRAIL_ASSERT_MSG(bulk != nullptr || critical != nullptr, "a completion of a chunk that was never posted");
+  KVRAIL_ASSERT_MSG(bulk != nullptr || critical != nullptr,
+                    "a completion of a chunk that was never posted");
   const auto distance = [posted_ns](const PostMark& mark) {
     return mark.posted_ns > posted_ns ? mark.posted_ns - posted_ns : posted_ns - mark.posted_ns;
   };
-  if (bulk != nullptr && critical != nullptr && distance(*critical) < distance(*bulk)) bulk = nullptr;
+  if (bulk != nullptr && critical != nullptr && distance(*critical) < distance(*bulk))
+    bulk = nullptr;
   const PostMark mark = bulk != nullptr ? *bulk : *critical;
   std::uint64_t& held = bulk != nullptr ? bulk_ : critical_;
   KVRAIL_ASSERT(held >= bytes);

@@ -1,5 +1,6 @@
-// How much of a lane's traffic may be posted and unfinished: BDP + 2 chunks, BDP = capacity x (least
-// post-to-completion time less the chunk's own sending time). See docs/scheduling.md, "In flight".
+// How much of a lane's traffic may be posted and unfinished: BDP + 2 chunks, BDP = capacity x
+// (least post-to-completion time less the chunk's own sending time). See docs/scheduling.md, "In
+// flight".
 //
 // The window doubles per round at most while it grows, so that a wrong first guess of a slow lane
 // costs a few chunks of queue, not megabytes. The least time is confirmed each 10 s by one chunk
@@ -40,9 +41,11 @@ class PostRing {
 struct ChunkBounds {
   std::uint32_t least = 4096;
   std::uint32_t most = 256 * 1024;
+  TimeNs least_window_ns = 0;  // SchedulerOptions::least_window_ns
 };
 // The nearest power of two of rate x 0.5 ms, within the bounds.
-[[nodiscard]] std::uint32_t chunk_bytes_for(std::uint64_t rate_bytes_per_s, const ChunkBounds& bounds) noexcept;
+[[nodiscard]] std::uint32_t chunk_bytes_for(std::uint64_t rate_bytes_per_s,
+                                            const ChunkBounds& bounds) noexcept;
 
 class InFlightWindow {
  public:
@@ -55,7 +58,8 @@ class InFlightWindow {
   [[nodiscard]] bool may_post_bulk(std::uint32_t bytes) const noexcept;
   // Critical chunks may exceed the bulk bound by two chunks of their own.
   [[nodiscard]] bool may_post_critical(std::uint32_t bytes) const noexcept;
-  // True when a chunk more could go out now: a lane that has nothing for it is limited by its flows.
+  // True when a chunk more could go out now: a lane that has nothing for it is limited by its
+  // flows.
   [[nodiscard]] bool has_room() const noexcept { return may_post_bulk(chunk_bytes_); }
   void note_app_limited() noexcept { bandwidth_.app_limited(in_flight()); }
   // Called before posting: starts the confirmation of the least time when it is due.
@@ -80,8 +84,8 @@ class InFlightWindow {
   std::uint64_t bulk_ = 0;
   std::uint64_t critical_ = 0;
   std::uint32_t chunk_bytes_ = 0;
-  std::uint64_t wanted_ = 0;      // BDP + 2 chunks
-  std::uint64_t grown_to_ = 0;    // twice the most that was in flight and came back
+  std::uint64_t wanted_ = 0;    // BDP + 2 chunks, or the least window where that is more
+  std::uint64_t grown_to_ = 0;  // twice the most that was in flight and came back
   bool confirming_ = false;
   std::uint64_t refreshed_capacity_ = 0;  // that the figures above were made from
   TimeNs refreshed_round_trip_ns_ = -2;

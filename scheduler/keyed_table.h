@@ -42,8 +42,8 @@ class KeyedTable {
   [[nodiscard]] Value& obtain(std::uint64_t key) noexcept {
     if (Value* const known = find(key)) return *known;
     Entry* const set = set_of(key);
-    Entry* const victim =
-        std::min_element(set, set + kWays, [](const Entry& a, const Entry& b) { return a.used < b.used; });
+    Entry* const victim = std::min_element(
+        set, set + kWays, [](const Entry& a, const Entry& b) { return a.used < b.used; });
     *victim = Entry{key, ++clock_, Value{}};
     return victim->value;
   }
@@ -54,7 +54,9 @@ class KeyedTable {
     std::uint64_t used = 0;  // 0: empty
     Value value{};
   };
-  [[nodiscard]] Entry* set_of(std::uint64_t key) noexcept { return &entries_[(key & (sets_ - 1)) * kWays]; }
+  [[nodiscard]] Entry* set_of(std::uint64_t key) noexcept {
+    return &entries_[(key & (sets_ - 1)) * kWays];
+  }
 
   std::uint64_t sets_;
   std::uint64_t clock_ = 0;

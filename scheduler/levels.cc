@@ -63,7 +63,8 @@ void LevelSet::begin_turn(Ring& ring, Flow& flow, std::uint64_t chunk_bytes,
                           std::uint64_t turn_cap_bytes) noexcept {
   ring.next_least = lesser_weight(ring.next_least, flow.weight);
   const std::uint64_t share = chunk_bytes * flow.weight / ring.least_weight;
-  const std::uint64_t quantum = std::clamp(share, chunk_bytes, std::max(turn_cap_bytes, chunk_bytes));
+  const std::uint64_t quantum =
+      std::clamp(share, chunk_bytes, std::max(turn_cap_bytes, chunk_bytes));
   // The overdraft of the last turn is at most one chunk; chunks may have shrunk since.
   const auto chunk = static_cast<std::int64_t>(chunk_bytes);
   flow.deficit = std::max(flow.deficit, 1 - chunk) + static_cast<std::int64_t>(quantum);

@@ -35,9 +35,9 @@ class LevelSet {
   struct Ring {
     Flow* head = nullptr;
     std::uint32_t count = 0;
-    std::uint32_t turns_left = 0;        // until the round ends
-    std::uint32_t least_weight = 0;      // of the last round and of arrivals since, 0 when empty
-    std::uint32_t next_least = 0;        // of this round so far, 0 when none
+    std::uint32_t turns_left = 0;    // until the round ends
+    std::uint32_t least_weight = 0;  // of the last round and of arrivals since, 0 when empty
+    std::uint32_t next_least = 0;    // of this round so far, 0 when none
   };
 
   void begin_turn(Ring& ring, Flow& flow, std::uint64_t chunk_bytes,

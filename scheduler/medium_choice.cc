@@ -13,13 +13,17 @@ namespace kvrail::scheduler {
 namespace {
 
 // Residuals follow a new level within about eight transfers.
-constexpr std::int64_t kResidualGain = 4;  // 1/4 of the difference
+constexpr std::int64_t kResidualGain = 4;     // 1/4 of the difference
 constexpr std::uint64_t kSwitchTwice = 1150;  // thousandths of the best's cost
 constexpr std::uint64_t kSwitchOnce = 1500;
 constexpr unsigned kBacklogUnitShift = 17;  // octaves of backlog start at 131 us
 
-unsigned octave(std::uint64_t value) noexcept { return value == 0 ? 0 : log2_floor(value) + 1; }
-unsigned backlog_octave(std::uint64_t ns) noexcept { return octave(ns >> kBacklogUnitShift); }
+unsigned octave(std::uint64_t value) noexcept {
+  return value == 0 ? 0 : log2_floor(value) + 1;
+}
+unsigned backlog_octave(std::uint64_t ns) noexcept {
+  return octave(ns >> kBacklogUnitShift);
+}
 
 struct LastChoice {
   Medium medium = Medium::automatic;
@@ -27,23 +31,28 @@ struct LastChoice {
 };
 
 std::uint64_t residual_key(std::uint32_t lane, Medium medium, std::uint64_t bytes) noexcept {
-  return mix_key((std::uint64_t{lane} << 16) | (static_cast<std::uint64_t>(medium) << 8) | octave(bytes));
+  return mix_key((std::uint64_t{lane} << 16) | (static_cast<std::uint64_t>(medium) << 8) |
+                 octave(bytes));
 }
 
-std::uint64_t choice_key(std::span<const CandidateCost> candidates, const ReceiverFacts& facts) noexcept {
+std::uint64_t choice_key(std::span<const CandidateCost> candidates,
+                         const ReceiverFacts& facts) noexcept {
   std::uint64_t wait = 0;
   for (const CandidateCost& it : candidates) wait = std::max(wait, it.wait_ns);
-  const auto compute_wait = static_cast<std::uint64_t>(std::max<TimeNs>(facts.compute_backlog_ns, 0));
+  const auto compute_wait =
+      static_cast<std::uint64_t>(std::max<TimeNs>(facts.compute_backlog_ns, 0));
   const std::uint64_t missing = facts.missing_full_blocks + (facts.missing_tail ? 1 : 0);
-  const std::uint64_t octaves = (std::uint64_t{octave(facts.total_tokens)} << 24) | (octave(missing) << 16) |
-                                (backlog_octave(wait) << 8) | backlog_octave(compute_wait);
+  const std::uint64_t octaves = (std::uint64_t{octave(facts.total_tokens)} << 24) |
+                                (octave(missing) << 16) | (backlog_octave(wait) << 8) |
+                                backlog_octave(compute_wait);
   return mix_key(facts.pair_key ^ mix_key(octaves));
 }
 
 }  // namespace
 
 struct MediumChooser::State {
-  State(const LossProfile& profile, std::uint32_t slots) : loss(profile), residuals(slots), choices(slots) {}
+  State(const LossProfile& profile, std::uint32_t slots)
+      : loss(profile), residuals(slots), choices(slots) {}
   LossProfile loss;
   KeyedTable<std::int64_t> residuals;  // log2(observed / predicted), Q32
   KeyedTable<LastChoice> choices;
@@ -59,7 +68,9 @@ namespace {
 void apply_deadline(Pick& pick, TimeNs remaining_ns) noexcept {
   if (remaining_ns <= 0) return;
   const auto lines = std::span(pick.lines).first(pick.line_count);
-  const auto meets = [remaining_ns](const CostLine& line) { return line.allowed && line.total_ns <= remaining_ns; };
+  const auto meets = [remaining_ns](const CostLine& line) {
+    return line.allowed && line.total_ns <= remaining_ns;
+  };
   if (std::none_of(lines.begin(), lines.end(), meets)) return;
   for (CostLine& line : lines) {
     if (!line.allowed || meets(line)) continue;
@@ -84,13 +95,15 @@ std::int32_t least_cost(const Pick& pick) noexcept {
 std::int32_t with_hysteresis(const Pick& pick, std::int32_t best, LastChoice& last) noexcept {
   std::int32_t kept = -1;
   for (std::size_t i = 0; i < pick.line_count; ++i) {
-    if (pick.lines[i].allowed && pick.lines[i].medium == last.medium) kept = static_cast<std::int32_t>(i);
+    if (pick.lines[i].allowed && pick.lines[i].medium == last.medium)
+      kept = static_cast<std::int32_t>(i);
   }
   const auto cost = [&pick](std::int32_t index) {
     return static_cast<std::uint64_t>(pick.lines[static_cast<std::size_t>(index)].cost_ns);
   };
   if (kept >= 0 && kept != best) {
-    const std::uint64_t kept_milli = mul_div(cost(kept), 1000, std::max<std::uint64_t>(cost(best), 1));
+    const std::uint64_t kept_milli =
+        mul_div(cost(kept), 1000, std::max<std::uint64_t>(cost(best), 1));
     const bool dearer = kept_milli > kSwitchTwice;
     last.dearer_count = dearer ? static_cast<std::uint8_t>(last.dearer_count + 1) : 0;
     if (kept_milli <= kSwitchOnce && last.dearer_count < 2) return kept;
@@ -109,16 +122,18 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     CostLine& line = pick.lines[i];
     line = cost_line(candidates[i], facts, state_->loss);
-    const std::int64_t* const residual = state_->residuals.find(residual_key(lane, line.medium, line.bytes));
+    const std::int64_t* const residual =
+        state_->residuals.find(residual_key(lane, line.medium, line.bytes));
     finish_cost(line, facts, residual == nullptr ? 0 : *residual);
   }
   apply_deadline(pick, facts.remaining_ns);
   const std::int32_t best = least_cost(pick);
   if (best < 0) return pick;
-  const auto allowed = std::count_if(pick.lines.begin(), pick.lines.begin() + static_cast<std::ptrdiff_t>(pick.line_count),
-                                     [](const CostLine& line) { return line.allowed; });
+  const auto allowed = std::count_if(
+      pick.lines.begin(), pick.lines.begin() + static_cast<std::ptrdiff_t>(pick.line_count),
+      [](const CostLine& line) { return line.allowed; });
   pick.index = with_hysteresis(pick, best, state_->choices.obtain(choice_key(candidates, facts)));
-  pick.reason = allowed == 1          ? PickReason::only_one
+  pick.reason = allowed == 1         ? PickReason::only_one
                 : pick.index == best ? PickReason::least_cost
                                      : PickReason::kept_by_hysteresis;
   const CostLine& chosen = pick.lines[static_cast<std::size_t>(pick.index)];
@@ -129,11 +144,11 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
 
 // The prediction had the residual in it, so what is left over is added to it, and that is the EWMA
 // of log(observed / uncorrected prediction).
-void MediumChooser::observe(std::uint32_t lane, Medium medium, std::uint64_t bytes, TimeNs predicted_ns,
-                            TimeNs observed_ns) noexcept {
+void MediumChooser::observe(std::uint32_t lane, Medium medium, std::uint64_t bytes,
+                            TimeNs predicted_ns, TimeNs observed_ns) noexcept {
   if (predicted_ns <= 0 || observed_ns <= 0) return;
-  const std::int64_t rest =
-      log2_q32(static_cast<std::uint64_t>(observed_ns)) - log2_q32(static_cast<std::uint64_t>(predicted_ns));
+  const std::int64_t rest = log2_q32(static_cast<std::uint64_t>(observed_ns)) -
+                            log2_q32(static_cast<std::uint64_t>(predicted_ns));
   std::int64_t& residual = state_->residuals.obtain(residual_key(lane, medium, bytes));
   residual = std::clamp(residual + rest / kResidualGain, -kOneQ32, kOneQ32);
 }
@@ -147,7 +162,8 @@ void PriceMeter::arrival(TimeNs now_ns) noexcept {
     if (interval_ewma_ns_ == 0) {
       interval_ewma_ns_ = std::max<std::uint64_t>(interval, 1);
     } else {
-      interval_ewma_ns_ = std::max<std::uint64_t>((interval_ewma_ns_ * (kGain - 1) + interval) / kGain, 1);
+      interval_ewma_ns_ =
+          std::max<std::uint64_t>((interval_ewma_ns_ * (kGain - 1) + interval) / kGain, 1);
     }
   }
   last_ns_ = std::max<TimeNs>(now_ns, 1);

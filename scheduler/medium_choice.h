@@ -18,8 +18,8 @@ inline constexpr std::size_t kMaxCandidates = 4;
 // Loss and extra tokens by medium until a calibration profile exists (codec issue).
 struct MediumLoss {
   std::uint32_t epsilon_ppm = 0;
-  std::uint32_t kappa_milli = 1000;          // λ = exp(-κ ε)
-  std::uint32_t extra_tokens_milli = 0;      // C_loss = extra tokens × decode time per token
+  std::uint32_t kappa_milli = 1000;      // λ = exp(-κ ε)
+  std::uint32_t extra_tokens_milli = 0;  // C_loss = extra tokens × decode time per token
 };
 struct LossProfile {
   std::array<MediumLoss, kMediumCount> media;
@@ -43,7 +43,7 @@ struct SenderFacts {
   std::uint64_t believed_missing_tokens = 0;
   bool layouts_equal = true;
   bool tokenizers_equal = true;
-  bool source_has_kv = true;             // false: only tokens are held
+  bool source_has_kv = true;  // false: only tokens are held
   MediumMask receiver_accepts = 0;
   MediumMask sender_can = 0;
   Medium wish = Medium::automatic;
@@ -54,9 +54,9 @@ struct SenderFacts {
   TimeNs round_trip_ns = 0;
   std::uint64_t int8_encode_ns_per_block = 0;
   bool int8_planes_exist = false;
-  std::uint32_t window_tokens = 0;       // 0: window is not offered
-  std::uint64_t summary_bytes = 0, summary_ns = 0;   // 0 bytes: no callback
-  std::uint64_t nic_price_ppm = 0;       // λ̂·V of our NIC (PriceMeter)
+  std::uint32_t window_tokens = 0;                  // 0: window is not offered
+  std::uint64_t summary_bytes = 0, summary_ns = 0;  // 0 bytes: no callback
+  std::uint64_t nic_price_ppm = 0;                  // λ̂·V of our NIC (PriceMeter)
   std::uint64_t nic_arrivals_milli_per_s = 0;  // λ̂: with it the price counts the bytes offered too
 };
 // Fills `out` best guess first; returns the count (0: nothing is possible, with the reason in why).
@@ -65,9 +65,9 @@ struct SenderFacts {
                                      const char** why) noexcept;
 
 struct ReceiverFacts {
-  std::uint64_t pair_key = 0;            // hash of (sender agent, receiver agent)
+  std::uint64_t pair_key = 0;  // hash of (sender agent, receiver agent)
   std::uint64_t total_tokens = 0;
-  std::uint64_t missing_full_blocks = 0; // for exact media
+  std::uint64_t missing_full_blocks = 0;  // for exact media
   bool missing_tail = false;
   std::uint64_t missing_tail_bytes = 0;  // raw rows; 0 with missing_tail false
   std::uint64_t held_tokens = 0;         // leading tokens held: recompute starts there
@@ -78,30 +78,36 @@ struct ReceiverFacts {
   std::uint64_t int8_decode_ns_per_block = 0;
   std::uint64_t nic_price_ppm = 0;
   std::uint64_t compute_price_ppm = 0;
-  std::uint64_t nic_arrivals_milli_per_s = 0;      // λ̂ of each, 0: the price leaves out what this
+  std::uint64_t nic_arrivals_milli_per_s = 0;  // λ̂ of each, 0: the price leaves out what this
   std::uint64_t compute_arrivals_milli_per_s = 0;  // transfer itself adds to the backlog
   std::uint64_t lease_bytes_free = 0;
-  std::uint64_t block_slot_bytes = 0;    // what one missing block takes of the lease pool
-  TimeNs remaining_ns = 0;               // 0: no deadline
+  std::uint64_t block_slot_bytes = 0;  // what one missing block takes of the lease pool
+  TimeNs remaining_ns = 0;             // 0: no deadline
   std::uint32_t fidelity_floor_ppm = 0;
-  std::uint32_t weight_milli = 1000;     // w relative to w̄
+  std::uint32_t weight_milli = 1000;  // w relative to w̄
   std::uint32_t source_epsilon_ppm = 0;
   bool same_node = false;
 };
 
-struct CostLine {                        // one line of `explain`
+struct CostLine {  // one line of `explain`
   Medium medium = Medium::tokens;
   bool allowed = false;
   std::uint64_t bytes = 0;
   TimeNs wait_ns = 0, encode_ns = 0, transmit_ns = 0, decode_ns = 0, recompute_ns = 0, loss_ns = 0;
   TimeNs price_ns = 0;
-  TimeNs total_ns = 0;                   // T_m after residual correction
-  TimeNs cost_ns = 0;                    // what is compared
-  const char* why_not = "";              // static text when not allowed
+  TimeNs total_ns = 0;       // T_m after residual correction
+  TimeNs cost_ns = 0;        // what is compared
+  const char* why_not = "";  // static text when not allowed
 };
-enum class PickReason : std::uint8_t { least_cost, kept_by_hysteresis, only_one, wished, none_allowed };
+enum class PickReason : std::uint8_t {
+  least_cost,
+  kept_by_hysteresis,
+  only_one,
+  wished,
+  none_allowed
+};
 struct Pick {
-  std::int32_t index = -1;               // into candidates; -1: reject
+  std::int32_t index = -1;  // into candidates; -1: reject
   PickReason reason = PickReason::none_allowed;
   TimeNs predicted_ns = 0;
   std::uint64_t bytes = 0;

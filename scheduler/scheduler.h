@@ -1,10 +1,11 @@
 // The order of bytes: which flow's next chunk goes on which lane, and when. Pure: no clock, thread,
 // system call, nor allocation after construction; the same code under the daemon and in simulation.
 //
-// A Flow is the bytes of one transfer bound for one lane. 64 geometric urgency levels, a find-first-
-// set picks the highest non-empty one, deficit round robin with weights inside it; a timer wheel
-// lifts flows as their waiting makes urgency = base + alpha*exp(beta*delay) cross a level. Posted,
-// unacknowledged bytes per lane stay under the in-flight bound (design: BDP + 2 chunks).
+// A Flow is the bytes of one transfer bound for one lane. 64 geometric urgency levels, a
+// find-first- set picks the highest non-empty one, deficit round robin with weights inside it; a
+// timer wheel lifts flows as their waiting makes urgency = base + alpha*exp(beta*delay) cross a
+// level. Posted, unacknowledged bytes per lane stay under the in-flight bound (design: BDP + 2
+// chunks).
 #pragma once
 
 #include <cstdint>
@@ -19,20 +20,20 @@ namespace kvrail::scheduler {
 
 struct FlowTag;
 using FlowHandle = Handle<FlowTag>;
-using LaneIndex = std::uint32_t;      // small dense index that the engine gives its lanes
+using LaneIndex = std::uint32_t;  // small dense index that the engine gives its lanes
 
 struct FlowSpec {
   LaneIndex lane = 0;
-  std::uint64_t cookie = 0;           // the engine's name for it, given back in actions
+  std::uint64_t cookie = 0;  // the engine's name for it, given back in actions
   std::uint64_t total_bytes = 0;
-  std::uint64_t ready_bytes = 0;      // already encoded; raised by set_ready
-  std::uint64_t start_offset = 0;     // resume from a cursor
-  std::uint32_t weight = 2;           // role_i + role_j
-  std::uint32_t base_milli = 2000;    // urgency base, thousandths
+  std::uint64_t ready_bytes = 0;    // already encoded; raised by set_ready
+  std::uint64_t start_offset = 0;   // resume from a cursor
+  std::uint32_t weight = 2;         // role_i + role_j
+  std::uint32_t base_milli = 2000;  // urgency base, thousandths
   TimeNs submitted_ns = 0;
-  TimeNs deadline_ns = 0;             // absolute, 0 = none
-  bool critical = false;              // always overtakes
-  bool background = false;            // lowest, but >= 5 % of a lane
+  TimeNs deadline_ns = 0;   // absolute, 0 = none
+  bool critical = false;    // always overtakes
+  bool background = false;  // lowest, but >= 5 % of a lane
 };
 
 struct PostAction {
@@ -51,14 +52,18 @@ struct SchedulerOptions {
   std::uint32_t min_chunk_bytes = 4096;
   std::uint32_t max_chunk_bytes = 256 * 1024;
   std::uint64_t initial_rate_bytes_per_s = 125'000'000;
+  // Bytes in flight may always cover this time on top of the round trip. It adds nothing up to
+  // 0.5 GB/s at 1 ms, where two chunks cover that anyway; on faster lanes it buys throughput under
+  // irregular polling with latency for critical traffic.
+  TimeNs least_window_ns = 0;
 };
 
 struct LaneEstimate {
-  std::uint64_t capacity_bytes_per_s = 0;   // windowed max of delivery-rate samples
-  std::uint64_t planning_bytes_per_s = 0;   // harmonic mean of 5 / (1 + max error)
-  TimeNs round_trip_ns = 0;                 // least post-to-completion less the chunk's own sending
+  std::uint64_t capacity_bytes_per_s = 0;  // windowed max of delivery-rate samples
+  std::uint64_t planning_bytes_per_s = 0;  // harmonic mean of 5 / (1 + max error)
+  TimeNs round_trip_ns = 0;                // least post-to-completion less the chunk's own sending
   std::uint64_t in_flight_bytes = 0, in_flight_limit_bytes = 0;
-  std::uint64_t queued_bytes = 0;           // ready or not, of all flows on the lane
+  std::uint64_t queued_bytes = 0;  // ready or not, of all flows on the lane
   std::uint32_t chunk_bytes = 0;
 };
 
@@ -70,7 +75,7 @@ class Scheduler {
   ~Scheduler();
 
   void lane_up(LaneIndex lane, std::uint64_t rate_hint_bytes_per_s, TimeNs now_ns) noexcept;
-  void lane_down(LaneIndex lane) noexcept;   // its flows must have been removed
+  void lane_down(LaneIndex lane) noexcept;  // its flows must have been removed
 
   [[nodiscard]] FlowHandle add_flow(const FlowSpec& spec, TimeNs now_ns) noexcept;  // invalid: full
   void set_ready(FlowHandle flow, std::uint64_t ready_bytes, TimeNs now_ns) noexcept;
@@ -82,13 +87,13 @@ class Scheduler {
   [[nodiscard]] std::size_t step(TimeNs now_ns, std::span<PostAction> actions) noexcept;
   void unpost(const PostAction& action) noexcept;
   // The chunk ended. ok: it was acknowledged, and the sample feeds the estimator.
-  void chunk_done(LaneIndex lane, std::uint32_t bytes, TimeNs posted_ns, TimeNs completed_ns, bool ok,
-                  TimeNs now_ns) noexcept;
+  void chunk_done(LaneIndex lane, std::uint32_t bytes, TimeNs posted_ns, TimeNs completed_ns,
+                  bool ok, TimeNs now_ns) noexcept;
 
   [[nodiscard]] LaneEstimate estimate(LaneIndex lane) const noexcept;
   // Backlog that a new flow of this urgency would wait behind, in ns at the planning rate.
   [[nodiscard]] TimeNs backlog_ns(LaneIndex lane, bool critical) const noexcept;
-  [[nodiscard]] TimeNs next_timer_ns() const noexcept;   // INT64_MAX when nothing waits for time
+  [[nodiscard]] TimeNs next_timer_ns() const noexcept;  // INT64_MAX when nothing waits for time
   // For `explain`: the flow's level (0..63) and urgency in thousandths now.
   [[nodiscard]] std::uint32_t level_of(FlowHandle flow) const noexcept;
   [[nodiscard]] std::uint64_t urgency_milli(FlowHandle flow, TimeNs now_ns) const noexcept;

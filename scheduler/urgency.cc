@@ -28,7 +28,8 @@ UrgencyLaw make_law(std::uint32_t base_milli, TimeNs start_ns, TimeNs deadline_n
                     TimeNs sending_ns) noexcept {
   UrgencyLaw law{base_milli, start_ns, kDefaultTauNs};
   if (deadline_ns == 0) return law;
-  const TimeNs slack = deadline_ns > start_ns ? deadline_ns - start_ns - std::max<TimeNs>(sending_ns, 0) : 0;
+  const TimeNs slack =
+      deadline_ns > start_ns ? deadline_ns - start_ns - std::max<TimeNs>(sending_ns, 0) : 0;
   const auto horizon = static_cast<std::uint64_t>(std::max(slack, kLeastHorizonNs));
   // A base that is already high aims at four times its own start instead.
   const std::uint64_t target = std::max(kNoSlackUrgencyMilli, 4 * (law.base_milli + kAlphaMilli));
@@ -41,10 +42,10 @@ UrgencyLaw make_law(std::uint32_t base_milli, TimeNs start_ns, TimeNs deadline_n
 
 std::uint64_t urgency_at(const UrgencyLaw& law, TimeNs now_ns) noexcept {
   const auto delay = static_cast<std::uint64_t>(std::max<TimeNs>(now_ns - law.start_ns, 0));
-  const std::uint64_t x = mul_div(delay, static_cast<std::uint64_t>(kOneQ32),
-                                  static_cast<std::uint64_t>(law.tau_ns));
-  const std::int64_t clamped =
-      static_cast<std::int64_t>(std::min<std::uint64_t>(x, static_cast<std::uint64_t>(kMostExponentQ32)));
+  const std::uint64_t x =
+      mul_div(delay, static_cast<std::uint64_t>(kOneQ32), static_cast<std::uint64_t>(law.tau_ns));
+  const std::int64_t clamped = static_cast<std::int64_t>(
+      std::min<std::uint64_t>(x, static_cast<std::uint64_t>(kMostExponentQ32)));
   const std::uint64_t waited = scaled_exp(kAlphaMilli, clamped);
   return std::min(law.base_milli + std::min(waited, kMostUrgencyMilli), kMostUrgencyMilli);
 }
@@ -64,8 +65,9 @@ TimeNs crossing_ns(const UrgencyLaw& law, std::uint32_t level) noexcept {
   const std::uint64_t threshold = level_threshold_milli(level);
   if (threshold <= law.base_milli + kAlphaMilli) return law.start_ns;
   const std::int64_t exponent = ln_ratio_q32(threshold - law.base_milli, kAlphaMilli);
-  const std::uint64_t delay = mul_div(static_cast<std::uint64_t>(law.tau_ns),
-                                      static_cast<std::uint64_t>(exponent), static_cast<std::uint64_t>(kOneQ32));
+  const std::uint64_t delay =
+      mul_div(static_cast<std::uint64_t>(law.tau_ns), static_cast<std::uint64_t>(exponent),
+              static_cast<std::uint64_t>(kOneQ32));
   if (delay >= static_cast<std::uint64_t>(kNever)) return kNever;
   return add_saturating(law.start_ns, static_cast<TimeNs>(delay) + 1);  // rounded up
 }

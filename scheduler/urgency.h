@@ -11,7 +11,7 @@ namespace kvrail::scheduler {
 
 inline constexpr std::uint32_t kLevels = 64;
 inline constexpr std::uint64_t kAlphaMilli = 1000;
-inline constexpr TimeNs kDefaultTauNs = kSecondNs;      // beta = 1/s without a deadline
+inline constexpr TimeNs kDefaultTauNs = kSecondNs;  // beta = 1/s without a deadline
 inline constexpr TimeNs kLeastHorizonNs = kMillisecondNs;
 // The urgency that a flow with a deadline has reached when its slack is used up: four times that of
 // a fresh flow between two coordinators, so that it may then preempt any fresh ordinary flow.

@@ -1,10 +1,9 @@
 #include <doctest/doctest.h>
 
-#include <map>
+#include <array>
 #include <string_view>
 #include <vector>
 
-#include "kvrail/base/no_alloc.h"
 #include "kvrail/base/prng.h"
 #include "scheduler/arbiter.h"
 
@@ -89,103 +88,144 @@ TEST_CASE("arbiter / half of a lane may be reserved") {
   CHECK(answer.refusal.reason == RefusalReason::over_half);
   CHECK(answer.refusal.needed == 40'000'000);
   CHECK(answer.refusal.available == 10'000'000);
-  CHECK(arbiter.reserve({0, 10 * kMillisecondNs, 5 * kMillisecondNs, 100'000}, kRate).reservation.valid());
+  CHECK(arbiter.reserve({0, 10 * kMillisecondNs, 5 * kMillisecondNs, 100'000}, kRate)
+            .reservation.valid());
   answer = arbiter.reserve({0, kSecondNs, 0, 1}, kRate);
   CHECK(answer.refusal.reason == RefusalReason::over_half);  // exactly half is taken
-  for (const ReservationSpec& bad : {ReservationSpec{0, 0, 0, 1}, {0, 5, 5, 1}, {0, 5, -1, 1}, {0, 5, 0, 0}}) {
+  for (const ReservationSpec& bad :
+       {ReservationSpec{0, 0, 0, 1}, {0, 5, 5, 1}, {0, 5, -1, 1}, {0, 5, 0, 0}}) {
     CHECK(arbiter.reserve(bad, kRate).refusal.reason == RefusalReason::bad_period);
   }
   arbiter.cancel(first.reservation);
-  CHECK(arbiter.reserve({0, 3, 0, 1}, 2'000'000'000).reservation.valid());  // 333,333,333.3 rounded up
+  CHECK(arbiter.reserve({0, 3, 0, 1}, 2'000'000'000)
+            .reservation.valid());  // 333,333,333.3 rounded up
   CHECK(arbiter.reserved_bytes_per_s(0) == 10'000'000 + 333'333'334);
   arbiter.close_lane(0);
   arbiter.audit();
 }
 
+namespace {
+
+class RandomLedger {
+ public:
+  explicit RandomLedger(std::uint64_t seed) : prng_(seed) {
+    for (PoolIndex i = 0; i < kPools; ++i) arbiter_.open_pool(i, pool_bytes(i));
+    for (LaneIndex i = 0; i < kLanes; ++i) arbiter_.open_lane(i, 8, 2);
+  }
+
+  void run(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      now_ += static_cast<TimeNs>(prng_.uniform(3 * kMillisecondNs));
+      switch (prng_.uniform(6)) {
+        case 0:
+          grant();
+          break;
+        case 1:
+          release_or_shrink();
+          break;
+        case 2:
+          expire();
+          break;
+        case 3:
+        case 4:
+          credit();
+          break;
+        case 5:
+          reserve();
+          break;
+      }
+      if (step % 50 == 0) arbiter_.audit();
+    }
+    for (const LeaseHandle lease : live_) arbiter_.release(lease);
+    for (const LeaseHandle lease : quarantined_) arbiter_.release(lease);
+    for (PoolIndex i = 0; i < kPools; ++i) {
+      CHECK(arbiter_.pool(i).free == pool_bytes(i));
+      arbiter_.close_pool(i);
+    }
+    arbiter_.audit();
+  }
+
+ private:
+  static constexpr std::uint32_t kLanes = 4, kPools = 3, kLeases = 40;
+  static constexpr std::uint64_t pool_bytes(PoolIndex pool) {
+    return 10'000 * (std::uint64_t{pool} + 1);
+  }
+
+  template <class T>
+  T take(std::vector<T>& from) {
+    const auto it = from.begin() + static_cast<std::ptrdiff_t>(prng_.uniform(from.size()));
+    const T taken = *it;
+    from.erase(it);
+    return taken;
+  }
+  void grant() {
+    const auto pool = static_cast<PoolIndex>(prng_.uniform(kPools));
+    const std::uint64_t bytes = prng_.uniform(4000);
+    const std::uint64_t free = arbiter_.pool(pool).free;
+    const auto duration = static_cast<TimeNs>(prng_.between(1, 500 * kMillisecondNs));
+    const LeaseAnswer answer = arbiter_.grant(pool, bytes, now_, duration);
+    if (answer.lease) {
+      CHECK(bytes <= free);
+      live_.push_back(answer.lease);
+    } else {
+      CHECK((bytes > free || live_.size() + quarantined_.size() == kLeases));
+    }
+  }
+  void release_or_shrink() {
+    if (live_.empty()) return;
+    if (prng_.chance(0.5)) {
+      arbiter_.release(take(live_));
+      return;
+    }
+    const LeaseHandle lease = live_[prng_.uniform(live_.size())];
+    arbiter_.shrink(lease, prng_.uniform(arbiter_.lease_bytes(lease) + 1));
+  }
+  void expire() {
+    std::array<LeaseHandle, 5> expired;
+    const std::size_t count = arbiter_.expire(now_, expired);
+    for (std::size_t i = 0; i < count; ++i) {
+      REQUIRE(std::erase(live_, expired[i]) == 1);
+      quarantined_.push_back(expired[i]);
+    }
+    if (!quarantined_.empty() && prng_.chance(0.5)) arbiter_.release(take(quarantined_));
+  }
+  void credit() {
+    const auto lane = static_cast<LaneIndex>(prng_.uniform(kLanes));
+    const auto kind = static_cast<CreditKind>(prng_.uniform(2));
+    std::uint32_t& mine = taken_[lane][static_cast<std::size_t>(kind)];
+    if (prng_.chance(0.5)) {
+      mine += arbiter_.try_take_credit(lane, kind) ? 1 : 0;
+    } else if (mine > 0) {
+      arbiter_.give_credit(lane, kind);
+      --mine;
+    }
+    CHECK(arbiter_.credits(lane, kind).granted == mine);
+  }
+  void reserve() {
+    ReservationSpec spec;
+    spec.lane = static_cast<LaneIndex>(prng_.uniform(kLanes));
+    spec.period_ns = static_cast<TimeNs>(prng_.between(1, kSecondNs));
+    spec.bytes = prng_.between(1, 1'000'000);
+    const ReservationAnswer answer = arbiter_.reserve(spec, 100'000'000);
+    if (answer.reservation) reserved_.push_back(answer.reservation);
+    CHECK(arbiter_.reserved_bytes_per_s(spec.lane) <= 50'000'000);
+    if (!reserved_.empty() && prng_.chance(0.6)) arbiter_.cancel(take(reserved_));
+  }
+
+  Prng prng_;
+  Arbiter arbiter_{
+      {.max_lanes = kLanes, .max_pools = kPools, .max_leases = kLeases, .max_reservations = 10}};
+  TimeNs now_ = 0;
+  std::vector<LeaseHandle> live_, quarantined_;
+  std::vector<ReservationHandle> reserved_;
+  std::array<std::array<std::uint32_t, 2>, kLanes> taken_{};
+};
+
+}  // namespace
+
 TEST_CASE("arbiter / everything is conserved through random lives") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
-    Prng prng(seed);
-    Arbiter arbiter({.max_lanes = 4, .max_pools = 3, .max_leases = 40, .max_reservations = 10});
-    for (PoolIndex i = 0; i < 3; ++i) arbiter.open_pool(i, 10'000 * (i + 1));
-    for (LaneIndex i = 0; i < 4; ++i) arbiter.open_lane(i, 8, 2);
-    std::vector<LeaseHandle> live, quarantined;
-    std::vector<ReservationHandle> reserved;
-    std::array<std::array<std::uint32_t, 2>, 4> taken{};
-    std::array<LeaseHandle, 5> expired;
-    TimeNs now = 0;
-    const auto take = [&prng](auto& from) {
-      const std::size_t i = prng.uniform(from.size());
-      const auto it = from[i];
-      from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
-      return it;
-    };
-    for (int step = 0; step < 5000; ++step) {
-      now += static_cast<TimeNs>(prng.uniform(3 * kMillisecondNs));
-      switch (prng.uniform(8)) {
-        case 0:
-        case 1: {
-          const auto pool = static_cast<PoolIndex>(prng.uniform(3));
-          const std::uint64_t bytes = prng.uniform(4000);
-          const std::uint64_t free = arbiter.pool(pool).free;
-          const LeaseAnswer answer = arbiter.grant(pool, bytes, now, static_cast<TimeNs>(prng.between(1, 500 * kMillisecondNs)));
-          if (answer.lease) {
-            CHECK(bytes <= free);
-            live.push_back(answer.lease);
-          } else {
-            CHECK((bytes > free || live.size() + quarantined.size() == 40));
-          }
-          break;
-        }
-        case 2:
-          if (!live.empty()) arbiter.release(take(live));
-          break;
-        case 3:
-          if (!live.empty()) {
-            const LeaseHandle lease = live[prng.uniform(live.size())];
-            arbiter.shrink(lease, prng.uniform(arbiter.lease_bytes(lease) + 1));
-          }
-          break;
-        case 4: {
-          const std::size_t count = arbiter.expire(now, expired);
-          for (std::size_t i = 0; i < count; ++i) {
-            REQUIRE(std::erase(live, expired[i]) == 1);
-            quarantined.push_back(expired[i]);
-          }
-          if (!quarantined.empty() && prng.chance(0.5)) arbiter.release(take(quarantined));
-          break;
-        }
-        case 5:
-        case 6: {
-          const auto lane = static_cast<LaneIndex>(prng.uniform(4));
-          const auto kind = static_cast<CreditKind>(prng.uniform(2));
-          std::uint32_t& mine = taken[lane][static_cast<std::size_t>(kind)];
-          if (prng.chance(0.5)) {
-            mine += arbiter.try_take_credit(lane, kind) ? 1 : 0;
-          } else if (mine > 0) {
-            arbiter.give_credit(lane, kind);
-            --mine;
-          }
-          CHECK(arbiter.credits(lane, kind).granted == mine);
-          break;
-        }
-        case 7: {
-          const ReservationSpec spec{static_cast<LaneIndex>(prng.uniform(4)), static_cast<TimeNs>(prng.between(1, kSecondNs)), 0,
-                                     prng.between(1, 1'000'000)};
-          if (const auto answer = arbiter.reserve(spec, 100'000'000); answer.reservation) reserved.push_back(answer.reservation);
-          CHECK(arbiter.reserved_bytes_per_s(spec.lane) <= 50'000'000);
-          if (!reserved.empty() && prng.chance(0.6)) arbiter.cancel(take(reserved));
-          break;
-        }
-      }
-      if (step % 50 == 0) arbiter.audit();
-    }
-    for (const LeaseHandle lease : live) arbiter.release(lease);
-    for (const LeaseHandle lease : quarantined) arbiter.release(lease);
-    for (PoolIndex i = 0; i < 3; ++i) {
-      CHECK(arbiter.pool(i).free == 10'000 * (i + 1));
-      arbiter.close_pool(i);
-    }
-    arbiter.audit();
+    RandomLedger(seed).run(5000);
   }
 }

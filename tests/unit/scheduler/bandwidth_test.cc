@@ -12,7 +12,9 @@ namespace {
 
 constexpr std::uint64_t kGigabit = 125'000'000;
 
-double ratio(std::uint64_t a, std::uint64_t b) { return static_cast<double>(a) / static_cast<double>(b); }
+double ratio(std::uint64_t a, std::uint64_t b) {
+  return static_cast<double>(a) / static_cast<double>(b);
+}
 
 FlowSpec bulk(std::uint64_t bytes, std::uint64_t cookie = 1) {
   FlowSpec spec;
@@ -23,7 +25,8 @@ FlowSpec bulk(std::uint64_t bytes, std::uint64_t cookie = 1) {
 
 }  // namespace
 
-TEST_CASE("bandwidth / the windowed maximum holds for ten rounds and then falls to the best since") {
+TEST_CASE(
+    "bandwidth / the windowed maximum holds for ten rounds and then falls to the best since") {
   WindowedMax most;
   most.reset(100, 0);
   for (std::uint64_t round = 1; round <= 10; ++round) {
@@ -62,7 +65,8 @@ TEST_CASE("bandwidth / chunk size is the nearest power of two of half a millisec
 }
 
 TEST_CASE("bandwidth / the first chunk is planned at the hint, a transfer measures the link") {
-  for (const std::uint64_t link : {kGigabit / 100, kGigabit / 10, kGigabit, 10 * kGigabit, 24 * kGigabit}) {
+  for (const std::uint64_t link :
+       {kGigabit / 100, kGigabit / 10, kGigabit, 10 * kGigabit, 24 * kGigabit}) {
     CAPTURE(link);
     Scheduler scheduler({});
     scheduler.lane_up(0, kGigabit, 0);
@@ -101,6 +105,43 @@ TEST_CASE("bandwidth / a lane polled each millisecond gets megabytes in flight")
   CHECK(scheduler.estimate(0).in_flight_limit_bytes > 2'500'000);
   CHECK(scheduler.estimate(0).in_flight_limit_bytes < 5'000'000);
   CHECK(ratio(model.bytes_of(1), 1'500'000'000) > 0.9);
+}
+
+TEST_CASE("bandwidth / a least window widens fast lanes only") {
+  for (const bool fast : {false, true}) {
+    std::array<std::uint64_t, 2> limit{};
+    for (const bool widened : {false, true}) {
+      Scheduler scheduler({.least_window_ns = widened ? kMillisecondNs : 0});
+      const std::uint64_t rate = fast ? 24 * kGigabit : kGigabit;
+      scheduler.lane_up(0, rate, 0);
+      LinkModel model(scheduler, 0, rate, 40'000);
+      (void)scheduler.add_flow(bulk(rate), 0);
+      model.run_until(200 * kMillisecondNs);
+      limit[widened ? 1 : 0] = scheduler.estimate(0).in_flight_limit_bytes;
+    }
+    CHECK(limit[1] == (fast ? limit[1] : limit[0]));
+    if (fast) CHECK(limit[1] > 3'000'000);
+    if (fast) CHECK(limit[0] < 700'000);
+  }
+}
+
+TEST_CASE("bandwidth / small critical messages do not shorten the distance of bulk") {
+  Scheduler scheduler({});
+  scheduler.lane_up(0, 3'000'000'000, 0);
+  const auto alone = [&](std::uint32_t bytes, TimeNs at, TimeNs took, bool critical) {
+    FlowSpec spec = bulk(bytes);
+    spec.critical = critical;
+    const FlowHandle flow = scheduler.add_flow(spec, at);
+    std::array<PostAction, 4> actions;
+    REQUIRE(scheduler.step(at, actions) == 1);
+    scheduler.chunk_done(0, bytes, at, at + took, true, at + took);
+    scheduler.remove_flow(flow);
+  };
+  alone(4096, 0, 30'000, true);
+  CHECK(scheduler.estimate(0).round_trip_ns < 30'000);
+  alone(256 * 1024, kMillisecondNs, 1'000'000, false);
+  alone(4096, 3 * kMillisecondNs, 30'000, true);
+  CHECK(scheduler.estimate(0).round_trip_ns > 900'000);
 }
 
 TEST_CASE("bandwidth / a long fat path fills up although its first rounds deliver little") {

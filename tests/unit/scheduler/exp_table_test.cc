@@ -48,7 +48,8 @@ TEST_CASE("urgency / grows with waiting from base plus one") {
   const UrgencyLaw law = make_law(2000, 100, 0, 0);
   CHECK(urgency_at(law, 100) == 3000);
   CHECK(urgency_at(law, 0) == 3000);  // a clock that is behind changes nothing
-  CHECK(std::abs(static_cast<double>(urgency_at(law, 100 + kSecondNs)) - (2000 + 1000 * std::exp(1.0))) < 2);
+  CHECK(std::abs(static_cast<double>(urgency_at(law, 100 + kSecondNs)) -
+                 (2000 + 1000 * std::exp(1.0))) < 2);
   CHECK(urgency_at(law, kNever) == kMostUrgencyMilli);
 }
 
@@ -70,7 +71,8 @@ TEST_CASE("urgency / levels are geometric and crossings hit them") {
   for (std::uint32_t k = 1; k < kLevels; ++k) {
     CHECK(level_of_urgency(level_threshold_milli(k)) == k);
     CHECK(level_of_urgency(level_threshold_milli(k) - 1) == k - 1);
-    const double ratio = static_cast<double>(level_threshold_milli(k)) / static_cast<double>(level_threshold_milli(k - 1));
+    const double ratio = static_cast<double>(level_threshold_milli(k)) /
+                         static_cast<double>(level_threshold_milli(k - 1));
     CHECK(std::abs(ratio - 1.15) < 0.001);
   }
   const UrgencyLaw law = make_law(2000, 77, 0, 0);

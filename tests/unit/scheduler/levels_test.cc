@@ -119,7 +119,8 @@ TEST_CASE("levels / every listed flow is served under random arrivals, departure
     Flow& flow = flows[prng.uniform(flows.size())];
     const auto index = static_cast<std::size_t>(&flow - flows.data());
     if (!flow.listed) {
-      set.insert(with(flow, static_cast<std::uint32_t>(prng.between(1, 8)), static_cast<std::uint32_t>(prng.uniform(4))));
+      set.insert(with(flow, static_cast<std::uint32_t>(prng.between(1, 8)),
+                      static_cast<std::uint32_t>(prng.uniform(4))));
       waiting[index] = 0;
       ++listed;
     } else if (prng.chance(0.02)) {

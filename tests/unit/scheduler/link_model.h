@@ -16,8 +16,13 @@ namespace kvrail::scheduler::test {
 
 class LinkModel {
  public:
-  LinkModel(Scheduler& scheduler, LaneIndex lane, std::uint64_t rate, TimeNs round_trip_ns, TimeNs poll_ns = 1)
-      : scheduler_(scheduler), lane_(lane), rate_(rate), round_trip_ns_(round_trip_ns), poll_ns_(poll_ns) {}
+  LinkModel(Scheduler& scheduler, LaneIndex lane, std::uint64_t rate, TimeNs round_trip_ns,
+            TimeNs poll_ns = 1)
+      : scheduler_(scheduler),
+        lane_(lane),
+        rate_(rate),
+        round_trip_ns_(round_trip_ns),
+        poll_ns_(poll_ns) {}
 
   void set_rate(std::uint64_t rate) { rate_ = rate; }
   void stall_until(TimeNs until_ns) { busy_until_ns_ = std::max(busy_until_ns_, until_ns); }
@@ -43,7 +48,8 @@ class LinkModel {
       in_flight_ -= chunk.action.bytes;
       bytes_[chunk.action.cookie] += chunk.action.bytes;
       last_[chunk.action.cookie] = chunk.seen_ns;
-      scheduler_.chunk_done(lane_, chunk.action.bytes, chunk.posted_ns, chunk.seen_ns, true, now_ns_);
+      scheduler_.chunk_done(lane_, chunk.action.bytes, chunk.posted_ns, chunk.seen_ns, true,
+                            now_ns_);
     }
   }
   void run_until(TimeNs until_ns) {

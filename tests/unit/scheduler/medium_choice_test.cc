@@ -67,7 +67,8 @@ const CostLine& line_of(const Pick& pick, Medium medium) {
   return pick.lines[0];
 }
 Medium chosen(const Pick& pick) {
-  return pick.index < 0 ? Medium::automatic : pick.lines[static_cast<std::size_t>(pick.index)].medium;
+  return pick.index < 0 ? Medium::automatic
+                        : pick.lines[static_cast<std::size_t>(pick.index)].medium;
 }
 
 // Two media whose costs a test sets directly: both travel as fixed bytes at 1 GB/s.
@@ -120,7 +121,7 @@ TEST_CASE("candidates / what cannot work is not offered, with the reason when no
   all = offer(facts);
   CHECK(all.size() == 2);
   CHECK(find(all, Medium::int8) == nullptr);
-  facts.source_epsilon_ppm = 1000;     // only the text is exact now
+  facts.source_epsilon_ppm = 1000;  // only the text is exact now
   CHECK(offer(facts).size() == 1);
   CHECK(offer(facts)[0].medium == Medium::tokens);
 }
@@ -267,7 +268,8 @@ TEST_CASE("hysteresis / a gain of 15 % must show twice in a row, one of 50 % onc
   facts.missing_full_blocks = 0;
   facts.missing_tail = false;
   const auto decide = [&](std::uint64_t reference_ns, std::uint64_t full_ns) {
-    const std::array both{fixed_ns(Medium::reference, reference_ns), fixed_ns(Medium::full, full_ns)};
+    const std::array both{fixed_ns(Medium::reference, reference_ns),
+                          fixed_ns(Medium::full, full_ns)};
     return chooser.pick(both, facts, 0);
   };
   CHECK(chosen(decide(1'000'000, 1'010'000)) == Medium::reference);
@@ -278,7 +280,7 @@ TEST_CASE("hysteresis / a gain of 15 % must show twice in a row, one of 50 % onc
   CHECK(chosen(decide(1'000'000, 800'000)) == Medium::reference);  // 25 % once
   CHECK(chosen(decide(1'000'000, 950'000)) == Medium::reference);  // not in a row
   CHECK(chosen(decide(1'000'000, 800'000)) == Medium::reference);
-  CHECK(chosen(decide(1'000'000, 800'000)) == Medium::full);       // twice
+  CHECK(chosen(decide(1'000'000, 800'000)) == Medium::full);  // twice
   CHECK(chosen(decide(900'000, 1'000'000)) == Medium::full);
   CHECK(chosen(decide(600'000, 1'000'000)) == Medium::reference);  // 67 % at once
 }
@@ -286,8 +288,10 @@ TEST_CASE("hysteresis / a gain of 15 % must show twice in a row, one of 50 % onc
 TEST_CASE("hysteresis / another key is another choice") {
   MediumChooser chooser(LossProfile::built_in());
   ReceiverFacts facts = receiver_facts();
-  const std::array slow_full{fixed_ns(Medium::reference, 1'300'000), fixed_ns(Medium::full, 1'400'000)};
-  const std::array slow_reference{fixed_ns(Medium::reference, 1'300'000), fixed_ns(Medium::full, 1'170'000)};
+  const std::array slow_full{fixed_ns(Medium::reference, 1'300'000),
+                             fixed_ns(Medium::full, 1'400'000)};
+  const std::array slow_reference{fixed_ns(Medium::reference, 1'300'000),
+                                  fixed_ns(Medium::full, 1'170'000)};
   facts.missing_full_blocks = 0;
   facts.missing_tail = false;
   CHECK(chosen(chooser.pick(slow_full, facts, 0)) == Medium::reference);
@@ -295,7 +299,7 @@ TEST_CASE("hysteresis / another key is another choice") {
   facts.total_tokens *= 4;  // another size octave
   CHECK(chosen(chooser.pick(slow_reference, facts, 0)) == Medium::full);
   facts.total_tokens /= 4;
-  facts.pair_key = 43;      // another pair
+  facts.pair_key = 43;  // another pair
   CHECK(chosen(chooser.pick(slow_reference, facts, 0)) == Medium::full);
 }
 
@@ -309,7 +313,8 @@ TEST_CASE("residuals / predictions follow what is observed, within a factor of t
     for (int i = 0; i < 40; ++i) {
       const CostLine line = line_of(chooser.pick(offered, facts, 0), Medium::full);
       predicted = line.total_ns;
-      chooser.observe(0, Medium::full, line.bytes, predicted, static_cast<TimeNs>(static_cast<double>(raw) * factor));
+      chooser.observe(0, Medium::full, line.bytes, predicted,
+                      static_cast<TimeNs>(static_cast<double>(raw) * factor));
     }
     return static_cast<double>(predicted) / static_cast<double>(raw);
   };
@@ -356,8 +361,9 @@ TEST_CASE("choice / absurd figures saturate instead of wrapping") {
   const Pick pick = chooser.pick(both, facts, 0);
   for (std::size_t i = 0; i < pick.line_count; ++i) {
     const CostLine& line = pick.lines[i];
-    for (const TimeNs ns : {line.wait_ns, line.encode_ns, line.transmit_ns, line.decode_ns, line.recompute_ns,
-                            line.loss_ns, line.price_ns, line.total_ns, line.cost_ns}) {
+    for (const TimeNs ns :
+         {line.wait_ns, line.encode_ns, line.transmit_ns, line.decode_ns, line.recompute_ns,
+          line.loss_ns, line.price_ns, line.total_ns, line.cost_ns}) {
       CHECK(ns >= 0);
     }
   }

@@ -1,6 +1,6 @@
 // Why prices: one shared link and eight receivers with a prefill queue each, in virtual time.
-// Choosing the medium by one's own latency alone collapses with the static choices; adding the delay
-// that the choice causes to others does not. The choice under test is MediumChooser's own.
+// Choosing the medium by one's own latency alone collapses with the static choices; adding the
+// delay that the choice causes to others does not. The choice under test is MediumChooser's own.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ using namespace kvrail::scheduler;
 namespace {
 
 constexpr std::size_t kReceivers = 8;
-constexpr std::uint64_t kLinkRate = 1'250'000'000;     // 10 Gbit/s
-constexpr std::uint64_t kTokenBytes = 131'072;         // an 8B model's bf16 KV
+constexpr std::uint64_t kLinkRate = 1'250'000'000;  // 10 Gbit/s
+constexpr std::uint64_t kTokenBytes = 131'072;      // an 8B model's bf16 KV
 constexpr std::uint32_t kBlockTokens = 64;
 constexpr double kInt8Ratio = 1.95, kInt4Ratio = 3.76;
 
@@ -32,7 +32,8 @@ LossProfile profile() {
   return loss;
 }
 constexpr std::uint64_t kDecodeNs = 10'000'000;
-constexpr std::uint64_t kQuadraticQ20 = 687'194;  // 0.66 ns per token squared: 400 TFLOP/s, 32 layers
+constexpr std::uint64_t kQuadraticQ20 =
+    687'194;  // 0.66 ns per token squared: 400 TFLOP/s, 32 layers
 
 double log_normal(Prng& prng, double median, double sigma) {
   const double radius = std::sqrt(-2.0 * portable_log(1.0 - prng.uniform01()));
@@ -42,7 +43,8 @@ double log_normal(Prng& prng, double median, double sigma) {
 CandidateCost kv(Medium medium, double ratio) {
   CandidateCost it;
   it.medium = medium;
-  it.block_bytes = static_cast<std::uint64_t>(static_cast<double>(kTokenBytes * kBlockTokens) / ratio);
+  it.block_bytes =
+      static_cast<std::uint64_t>(static_cast<double>(kTokenBytes * kBlockTokens) / ratio);
   it.rate_bytes_per_s = kLinkRate;
   return it;
 }
@@ -88,7 +90,8 @@ Outcome run(Policy policy, double per_second, std::uint64_t seed, int transfers)
       facts.nic_arrivals_milli_per_s = link_meter.arrivals_milli_per_s(now);
     }
 
-    std::vector<CandidateCost> all{kv(Medium::full, 1), kv(Medium::int8, kInt8Ratio), kv(Medium::int4, kInt4Ratio),
+    std::vector<CandidateCost> all{kv(Medium::full, 1), kv(Medium::int8, kInt8Ratio),
+                                   kv(Medium::int4, kInt4Ratio),
                                    kv(Medium::tokens, static_cast<double>(kTokenBytes) / 3)};
     for (CandidateCost& it : all) it.wait_ns = static_cast<std::uint64_t>(link_wait);
     std::vector<CandidateCost> offered = all;
@@ -102,7 +105,8 @@ Outcome run(Policy policy, double per_second, std::uint64_t seed, int transfers)
     TimeNs finished = link_free;
     if (line.medium == Medium::tokens) {
       const double x = static_cast<double>(facts.total_tokens);
-      const auto prefill = static_cast<TimeNs>(40'000 * x + static_cast<double>(kQuadraticQ20) / 1'048'576.0 * x * x);
+      const auto prefill = static_cast<TimeNs>(40'000 * x + static_cast<double>(kQuadraticQ20) /
+                                                                1'048'576.0 * x * x);
       gpu_free[receiver] = std::max(gpu_free[receiver], link_free) + prefill;
       finished = gpu_free[receiver];
     }
@@ -114,19 +118,22 @@ Outcome run(Policy policy, double per_second, std::uint64_t seed, int transfers)
 
 double mean_ms(Policy policy, double per_second) {
   double sum = 0;
-  for (std::uint64_t seed = 1; seed <= 3; ++seed) sum += run(policy, per_second, seed, 8000).mean_ms;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed)
+    sum += run(policy, per_second, seed, 8000).mean_ms;
   return sum / 3;
 }
 
 }  // namespace
 
-TEST_CASE("price simulation / priced choice beats every static medium and the greedy one under load") {
+TEST_CASE(
+    "price simulation / priced choice beats every static medium and the greedy one under load") {
   const std::array loads{1.0, 3.0, 6.0, 10.0, 20.0, 30.0};
   for (const double load : loads) {
     std::array<double, 6> mean{};
     for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = mean_ms(static_cast<Policy>(i), load);
-    MESSAGE("per second " << load << ": full " << mean[0] << " int8 " << mean[1] << " int4 " << mean[2] << " tokens "
-                          << mean[3] << " greedy " << mean[4] << " priced " << mean[5] << " ms");
+    MESSAGE("per second " << load << ": full " << mean[0] << " int8 " << mean[1] << " int4 "
+                          << mean[2] << " tokens " << mean[3] << " greedy " << mean[4] << " priced "
+                          << mean[5] << " ms");
     const double priced = mean[5];
     if (load >= 3) {
       for (std::size_t i = 0; i < 5; ++i) CHECK(priced < mean[i]);

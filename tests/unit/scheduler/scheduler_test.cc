@@ -2,10 +2,8 @@
 
 #include <array>
 #include <chrono>
-#include <map>
 #include <vector>
 
-#include "kvrail/base/no_alloc.h"
 #include "kvrail/base/prng.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/urgency.h"
@@ -102,7 +100,8 @@ TEST_CASE("scheduler / critical traffic overtakes and may exceed the bulk bound"
     it.model.run_until(it.model.now_ns() + 3'700'000);
   }
   CHECK(worst < 1'200'000);  // two chunks of bulk in front of it
-  CHECK(share(it.model, 1, kGigabit / 1000 * static_cast<std::uint64_t>(it.model.now_ns() / 1'000'000)) > 0.97);
+  CHECK(share(it.model, 1,
+              kGigabit / 1000 * static_cast<std::uint64_t>(it.model.now_ns() / 1'000'000)) > 0.97);
 
   // Even with the bulk bound used up to the last byte it is posted at once.
   std::array<PostAction, 8> actions;
@@ -137,7 +136,8 @@ TEST_CASE("scheduler / background yields to everything but keeps a twentieth") {
   (void)it.add(flow_of(2, kHuge));
   (void)it.add(flow_of(3, kHuge, 6));
   it.model.run_until(5 * kSecondNs);
-  const double got = static_cast<double>(it.model.bytes_of(1) - before) / (4.8 * static_cast<double>(kGigabit));
+  const double got =
+      static_cast<double>(it.model.bytes_of(1) - before) / (4.8 * static_cast<double>(kGigabit));
   CHECK(got > 0.048);
   CHECK(got < 0.056);
 }
@@ -275,105 +275,6 @@ TEST_CASE("scheduler / explain shows level and urgency") {
   CHECK(now_urgency < threshold * 120 / 100);  // one level ratio and a tick
 }
 
-namespace {
-
-// A random life of a scheduler: every action and estimate goes into the digest.
-std::uint64_t random_life(std::uint64_t seed, int steps) {
-  Prng prng(seed);
-  Scheduler scheduler({.max_lanes = 5, .max_flows = 64});
-  struct Live {
-    FlowHandle flow;
-    FlowSpec spec;
-    std::uint64_t ready = 0, posted = 0;
-  };
-  struct Sent {
-    PostAction action;
-    TimeNs posted_ns;
-  };
-  std::map<std::uint64_t, Live> live;
-  std::array<std::vector<Sent>, 5> sent;
-  std::uint64_t digest = 0, cookie = 0;
-  const auto mix = [&digest](std::uint64_t value) { digest = (digest ^ value) * 0x9E3779B97F4A7C15ULL + (digest >> 29); };
-  for (LaneIndex lane = 0; lane < 5; ++lane) scheduler.lane_up(lane, kGigabit << lane, 0);
-  TimeNs now = 0;
-  for (int i = 0; i < steps; ++i) {
-    now += static_cast<TimeNs>(prng.uniform(400'000));
-    NoAllocScope no_alloc;  // debug builds abort if the scheduler takes memory
-    if (prng.chance(0.2)) {
-      AllowAllocScope allowed;
-      FlowSpec spec = flow_of(++cookie, prng.between(1, 3'000'000), static_cast<std::uint32_t>(prng.between(1, 9)));
-      spec.lane = static_cast<LaneIndex>(prng.uniform(5));
-      spec.start_offset = prng.chance(0.2) ? prng.uniform(spec.total_bytes) : 0;
-      spec.ready_bytes = prng.chance(0.5) ? spec.total_bytes : 0;
-      spec.critical = prng.chance(0.1);
-      spec.background = prng.chance(0.1);
-      spec.submitted_ns = now;
-      spec.deadline_ns = prng.chance(0.3) ? now + static_cast<TimeNs>(prng.uniform(50'000'000)) : 0;
-      const FlowHandle flow = scheduler.add_flow(spec, now);
-      CHECK(flow.valid() == (live.size() < 64));
-      if (flow) live[cookie] = {flow, spec, std::max(spec.ready_bytes, spec.start_offset), spec.start_offset};
-    }
-    for (auto& [key, it] : live) {
-      if (it.ready < it.spec.total_bytes && prng.chance(0.3)) {
-        it.ready = prng.between(it.ready, it.spec.total_bytes);
-        scheduler.set_ready(it.flow, it.ready, now);
-      }
-    }
-    std::array<PostAction, 20> actions;
-    std::size_t count = scheduler.step(now, std::span(actions).first(prng.uniform(21)));
-    AllowAllocScope allowed;
-    const std::size_t refused = count > 0 && prng.chance(0.2) ? prng.uniform(count + 1) : 0;
-    for (std::size_t k = 0; k < refused; ++k) scheduler.unpost(actions[--count]);
-    for (std::size_t k = 0; k < count; ++k) {
-      const PostAction& action = actions[k];
-      Live& it = live.at(action.cookie);
-      REQUIRE(action.flow == it.flow);
-      REQUIRE(action.offset == it.posted);
-      it.posted += action.bytes;
-      REQUIRE(it.posted <= it.ready);
-      sent[action.lane].push_back({action, now});
-      mix(action.cookie * 31 + action.offset);
-      mix(action.bytes);
-    }
-    for (LaneIndex lane = 0; lane < 5; ++lane) {
-      std::uint64_t in_flight = 0, queued = 0;
-      while (!sent[lane].empty() && prng.chance(0.4)) {
-        const std::size_t which = prng.chance(0.9) ? 0 : prng.uniform(sent[lane].size());
-        const Sent done = sent[lane][which];
-        sent[lane].erase(sent[lane].begin() + static_cast<std::ptrdiff_t>(which));
-        scheduler.chunk_done(lane, done.action.bytes, done.posted_ns, now, prng.chance(0.95), now);
-      }
-      for (const Sent& it : sent[lane]) in_flight += it.action.bytes;
-      for (const auto& [key, it] : live) queued += it.spec.lane == lane ? it.spec.total_bytes - it.posted : 0;
-      const LaneEstimate estimate = scheduler.estimate(lane);
-      REQUIRE(estimate.in_flight_bytes == in_flight);
-      REQUIRE(estimate.queued_bytes == queued);
-      mix(estimate.capacity_bytes_per_s ^ estimate.planning_bytes_per_s << 1);
-    }
-    for (auto it = live.begin(); it != live.end();) {
-      const bool whole = it->second.posted == it->second.spec.total_bytes;
-      if (whole || prng.chance(0.002)) {
-        scheduler.remove_flow(it->second.flow);
-        it = live.erase(it);
-      } else {
-        ++it;
-      }
-    }
-  }
-  return digest;
-}
-
-}  // namespace
-
-TEST_CASE("scheduler / bytes are conserved through random lives, and a replay is identical") {
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-    CAPTURE(seed);
-    const std::uint64_t first = random_life(seed, 3000);
-    CHECK(first == random_life(seed, 3000));
-    CHECK(first != random_life(seed + 100, 3000));
-  }
-}
-
 TEST_CASE("scheduler / cost of a decision with ten thousand flows (printed)") {
   constexpr std::uint32_t kFlows = 10'000;
   Scheduler scheduler({.max_lanes = 1, .max_flows = kFlows});
@@ -390,10 +291,13 @@ TEST_CASE("scheduler / cost of a decision with ten thousand flows (printed)") {
   for (int i = 0; i < 200'000; ++i) {
     now += 5000;
     const std::size_t count = scheduler.step(now, actions);
-    for (std::size_t k = 0; k < count; ++k) scheduler.chunk_done(0, actions[k].bytes, now, now + 5000, true, now + 5000);
+    for (std::size_t k = 0; k < count; ++k)
+      scheduler.chunk_done(0, actions[k].bytes, now, now + 5000, true, now + 5000);
     decisions += count;
   }
-  const auto spent = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
+  const auto spent =
+      std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
   CHECK(decisions > 100'000);
-  MESSAGE("ns per chunk decided and completed, 10,000 flows: " << spent / static_cast<double>(decisions));
+  MESSAGE("ns per chunk decided and completed, 10,000 flows: "
+          << spent / static_cast<double>(decisions));
 }

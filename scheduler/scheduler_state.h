@@ -1,0 +1,98 @@
+// What the scheduler holds, and the inner steps of a decision. scheduler.cc is the interface over
+// it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvrail/base/assert.h"
+#include "scheduler/exp_table.h"
+#include "scheduler/flow_table.h"
+#include "scheduler/in_flight.h"
+#include "scheduler/levels.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/timer_wheel.h"
+
+namespace kvrail::scheduler {
+
+// Chunks that one lane takes before the next lane gets its turn within a step.
+inline constexpr std::uint32_t kLaneBurst = 8;
+
+struct Lane {
+  explicit Lane(const ChunkBounds& bounds) : window(bounds) {}
+
+  [[nodiscard]] LevelSet& level_set(FlowClass flow_class) noexcept {
+    return classes[static_cast<std::size_t>(flow_class)];
+  }
+  [[nodiscard]] std::uint64_t& queued(FlowClass flow_class) noexcept {
+    return queued_bytes[static_cast<std::size_t>(flow_class)];
+  }
+  [[nodiscard]] bool idle() const noexcept {
+    return std::all_of(classes.begin(), classes.end(),
+                       [](const LevelSet& set) { return set.empty(); });
+  }
+
+  bool up = false;
+  std::uint32_t flows = 0;
+  InFlightWindow window;
+  std::array<LevelSet, kClasses> classes;
+  std::array<std::uint64_t, kClasses> queued_bytes{};
+  std::uint64_t background_owed = 0;  // in 1/19 bytes
+  std::uint64_t planned_rate = 0;
+  std::uint64_t turn_cap_bytes = 0;  // a slice at the planned rate
+};
+
+struct Scheduler::State {
+  explicit State(const SchedulerOptions& given);
+
+  [[nodiscard]] Lane& lane_of(LaneIndex index) noexcept {
+    KVRAIL_ASSERT(index < lanes.size());
+    return *lanes[index];
+  }
+  [[nodiscard]] Flow& flow_of(FlowHandle handle) noexcept {
+    Flow* const flow = flows.get(handle);
+    KVRAIL_ASSERT_MSG(flow != nullptr, "a stale flow handle");
+    return *flow;
+  }
+  void set_busy(LaneIndex index, bool value) noexcept {
+    const std::uint64_t bit = std::uint64_t{1} << (index % 64);
+    std::uint64_t& word = busy[index / 64];
+    word = value ? word | bit : word & ~bit;
+  }
+
+  [[nodiscard]] bool postable(const Flow& flow) const noexcept;
+  void refresh_turn_cap(Lane& lane) const noexcept {
+    if (lane.planned_rate == lane.window.bandwidth().planning()) return;
+    lane.planned_rate = lane.window.bandwidth().planning();
+    lane.turn_cap_bytes =
+        mul_div(lane.planned_rate, static_cast<std::uint64_t>(options.slice_ns), 1'000'000'000);
+  }
+  void give_turn(LaneIndex lane) noexcept {
+    turn_lane = lane;
+    turn_left = kLaneBurst;
+  }
+  void list(Flow& flow) noexcept;
+  void list_if_postable(Flow& flow) noexcept;
+  void unlist(Flow& flow) noexcept;
+  void arm_crossing(Flow& flow, TimeNs now_ns) noexcept;
+  void promote(Flow& flow, TimeNs now_ns) noexcept;
+  [[nodiscard]] std::uint32_t next_length(const Flow& flow, std::uint32_t chunk) const noexcept;
+  [[nodiscard]] Flow* next_flow(Lane& lane) noexcept;
+  [[nodiscard]] PostAction post(Lane& lane, Flow& flow, TimeNs now_ns) noexcept;
+  [[nodiscard]] std::size_t fill_lane(LaneIndex index, TimeNs now_ns,
+                                      std::span<PostAction> actions) noexcept;
+  [[nodiscard]] LaneIndex next_busy(LaneIndex from) const noexcept;
+
+  SchedulerOptions options;
+  FlowTable flows;
+  TimerWheel wheel;
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<std::uint64_t> busy;  // lanes with something to post
+  LaneIndex turn_lane = 0;          // whose turn it is
+  std::uint32_t turn_left = kLaneBurst;
+};
+
+}  // namespace kvrail::scheduler
