@@ -180,12 +180,14 @@ class Commit {
     return slot != nullptr && slot->arena == place.memory->id && slot->offset == place.offset;
   }
 
-  // A slot that somebody else wrote: only the very block that lies there may be meant.
-  [[nodiscard]] Status foreign_slot(std::uint32_t i, const Place& place) noexcept {
+  // Shares the block of this very hash that lies at the place, if there is one.
+  [[nodiscard]] bool try_share_at(std::uint32_t i, const Place& place) noexcept {
     BlockHandle candidates[3] = {state_.find_block(agent_.tenant, version_->hashes[i])};
-    for (const VersionRecord* other : {prefix_, static_cast<const VersionRecord*>(previous_)}) {
+    const VersionRecord* const others[2] = {prefix_, previous_};
+    for (std::size_t k = 0; k < 2; ++k) {
+      const VersionRecord* other = others[k];
       if (other != nullptr && i < other->block_count && other->hashes[i] == version_->hashes[i]) {
-        candidates[other == prefix_ ? 1 : 2] = other->blocks[i];
+        candidates[k + 1] = other->blocks[i];
       }
     }
     for (const BlockHandle handle : candidates) {
@@ -193,10 +195,15 @@ class Commit {
       if (lies_at(block, place)) {
         epsilon_ppm_ = std::max(epsilon_ppm_, block->epsilon_ppm);
         share(i, handle);
-        return {};
+        return true;
       }
     }
-    return refuse(StoreRule::foreign_slot);
+    return false;
+  }
+
+  // A slot that somebody else wrote: only the very block that lies there may be meant.
+  [[nodiscard]] Status foreign_slot(std::uint32_t i, const Place& place) noexcept {
+    return try_share_at(i, place) ? Status{} : refuse(StoreRule::foreign_slot);
   }
 
   [[nodiscard]] Status own_slot(std::uint32_t i, const Place& place) noexcept {
@@ -209,15 +216,19 @@ class Commit {
     }
     slot.mark = state_.commit_mark;
     if (slot.state == SlotState::writable) {
-      return share_or_make(i, place, SlotHandle{});
+      const BlockHandle held = state_.find_block(agent_.tenant, version_->hashes[i]);
+      if (held && state_.blocks.get(held)->epsilon_ppm <= epsilon_ppm_) {
+        share(i, held);
+        return {};
+      }
+      return make(i, place, SlotHandle{});
     }
-    const SlotRecord& record = *state_.slots.get(slot.record);
-    const BlockHandle held = state_.find_block(agent_.tenant, version_->hashes[i]);
-    if (const BlockRecord* block = state_.blocks.get(held); block != nullptr && block->slot == slot.record) {
-      epsilon_ppm_ = std::max(epsilon_ppm_, block->epsilon_ppm);
-      share(i, held);
+    // A committed slot stays named by the newest version even where another block has the same hash:
+    // else it would become free behind the back of an agent that goes on growing it.
+    if (try_share_at(i, place)) {
       return {};
     }
+    const SlotRecord& record = *state_.slots.get(slot.record);
     // The rows that lie there must be the first rows of this block; those above them are new.
     const auto tokens = block_tokens_of(tokens_, agent_.layout.block_tokens, i);
     if (record.rows_used > tokens.size() || codec::chain(parent_of(i), tokens.first(record.rows_used)) != record.hash) {
@@ -225,7 +236,7 @@ class Commit {
                                                                   : StoreRule::slot_not_writable);
     }
     epsilon_ppm_ = std::max(epsilon_ppm_, record.epsilon_ppm);
-    return share_or_make(i, place, slot.record);
+    return make(i, place, slot.record);
   }
 
   [[nodiscard]] Hash128 parent_of(std::uint32_t i) const noexcept {
@@ -233,12 +244,7 @@ class Commit {
                  : codec::root_hash(state_.tenants.get(agent_.tenant)->name.view(), agent_.layout);
   }
 
-  [[nodiscard]] Status share_or_make(std::uint32_t i, const Place& place, SlotHandle slot) noexcept {
-    const BlockHandle held = state_.find_block(agent_.tenant, version_->hashes[i]);
-    if (held && state_.blocks.get(held)->epsilon_ppm <= epsilon_ppm_) {
-      share(i, held);
-      return {};
-    }
+  [[nodiscard]] Status make(std::uint32_t i, const Place& place, SlotHandle slot) noexcept {
     Store::State::NewBlock request;
     request.tenant = agent_.tenant;
     request.hash = version_->hashes[i];

@@ -360,14 +360,16 @@ void Store::unpin(VersionHandle handle) noexcept {
   state_->supersede(*context);
 }
 
-void Store::drop_context(AgentHandle agent_handle, const Name& name) noexcept {
-  const AgentRecord* agent = state_->agent(agent_handle);
+void Store::drop_context(AgentHandle handle_of_agent, const Name& name) noexcept {
+  const AgentRecord* agent = state_->agent(handle_of_agent);
   if (agent == nullptr) {
     return;
   }
   const ContextHandle handle = state_->find_context(agent->tenant, agent->name, name);
   const ContextRecord* context = state_->contexts.get(handle);
-  if (context == nullptr || context->local_owner != agent_handle) {
+  // An agent that came back under its name may drop what it left behind; a context of another node's
+  // agent with that name is not its own.
+  if (context == nullptr || !context->was_local) {
     return;
   }
   // The context record goes with its last version, so it is looked up again each time.
