@@ -248,6 +248,8 @@ void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, schedule
   facts.int8_decode_ns_per_block = (in.layout.block_bytes() * int8_decode_ns_per_mib_) >> 20;
   facts.nic_price_ppm = nic_price_ppm();
   facts.compute_price_ppm = to.compute_price.price_ppm(now_, to.compute_backlog_ns);
+  facts.nic_arrivals_milli_per_s = nic_price_.arrivals_milli_per_s(now_);
+  facts.compute_arrivals_milli_per_s = to.compute_price.arrivals_milli_per_s(now_);
   facts.lease_bytes_free = store_->memory(in.tenant_handle).free_bytes;
   facts.block_slot_bytes = in.layout.block_bytes();
   facts.remaining_ns = in.deadline_ns == 0 ? 0 : std::max<TimeNs>(in.deadline_ns - now_, 1);

@@ -150,6 +150,7 @@ OutHandle Node::Core::start_out(const OutRequest& request) noexcept {
   out.critical = request.options.critical;
   out.background = request.options.background;
   out.wish = request.options.medium == Medium::automatic ? options_.policy : request.options.medium;
+  out.wish_is_policy = request.options.medium == Medium::automatic;
   out.fidelity_floor_ppm = request.options.fidelity_floor_ppm;
   out.weight = std::max<std::uint16_t>(request.weight, 1);
   out.submitted_ns = now_;
@@ -230,8 +231,17 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
     facts.summary_ns = static_cast<TimeNs>(from->info.summary_ns);
   }
   facts.nic_price_ppm = nic_price_ppm();
+  facts.nic_arrivals_milli_per_s = nic_price_.arrivals_milli_per_s(now_);
+  const Belief* belief = beliefs_.find(belief_key(out));
+  if (belief != nullptr && belief->has_kv && belief->tokens <= view.tokens.size()) {
+    facts.believed_missing_tokens = view.tokens.size() - belief->tokens;
+  }
   const char* why = "";
   out.candidate_count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, out.candidates, &why));
+  if (out.candidate_count == 0 && out.wish_is_policy) {  // a policy forces only where that is possible
+    facts.wish = out.wish = Medium::automatic;
+    out.candidate_count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, out.candidates, &why));
+  }
   if (out.candidate_count > 0) return Status{};
   return Status{facts.layouts_equal ? Code::rejected : Code::layout_mismatch};
 }

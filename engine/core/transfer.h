@@ -90,6 +90,7 @@ struct Outgoing {
 
   bool critical = false, background = false;
   Medium wish = Medium::automatic;
+  bool wish_is_policy = false;          // the node's, not the caller's
   std::uint32_t fidelity_floor_ppm = 0;
   std::uint16_t weight = 2;
   TimeNs submitted_ns = 0;
