@@ -1,7 +1,5 @@
 // What clients say to the attach server.
-#include <fcntl.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
@@ -23,8 +21,8 @@ Error refusal(Code code, std::string text, int detail = 0) {
   return Error{{code, Scope::engine, detail}, std::move(text)};
 }
 
-// Memory that its owner could shrink under a mapping would end the engine by SIGBUS, and so would a
-// hole in a file of huge pages; both can only be copied, by the agent itself.
+// What can be told of the memory before the worker is asked. Whatever is refused as unsupported the
+// agent itself can copy.
 Result<void> judge_memory(int fd, const ImportMessage& message) {
   struct stat info {};
   struct statfs system {};
@@ -35,14 +33,9 @@ Result<void> judge_memory(int fd, const ImportMessage& message) {
       !range_fits(message.offset, message.bytes, static_cast<std::uint64_t>(std::max<off_t>(info.st_size, 0)))) {
     return refusal(Code::invalid_argument, "the range to import does not lie in the memory, or not on a page");
   }
-  int seals = ::fcntl(fd, F_GET_SEALS);
-  if (seals >= 0 && (seals & F_SEAL_SHRINK) == 0 && ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0) {
-    seals = ::fcntl(fd, F_GET_SEALS);
-  }
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
-      static_cast<unsigned long>(system.f_type) == HUGETLBFS_MAGIC) {
-    return refusal(Code::unsupported, "only a memfd of normal pages that can be sealed against shrinking "
-                                      "can be imported in place");
+  // The seals are the store's to judge. A hole punched into huge pages cannot always be filled again.
+  if (static_cast<unsigned long>(system.f_type) == HUGETLBFS_MAGIC) {
+    return refusal(Code::unsupported, "memory of huge pages cannot be imported in place");
   }
   return {};
 }
@@ -181,27 +174,17 @@ void AttachServer::on_import(Connection& connection, Received& message) {
     return leave(connection, DropReason::protocol_breach);
   }
   UniqueFd fd = std::move(message.fds[0]);
-  Result<void> sound = judge_memory(fd.get(), import);
-  void* base = MAP_FAILED;
-  if (sound.ok()) {
-    base = ::mmap(nullptr, import.bytes, PROT_READ, MAP_SHARED, fd.get(), static_cast<off_t>(import.offset));
-    if (base == MAP_FAILED) sound = refusal(Code::limit, "the engine cannot map the memory", errno);
-  }
-  if (!sound.ok()) {
+  if (const Result<void> sound = judge_memory(fd.get(), import); !sound.ok()) {
     ++counters_.imports_refused;
     return refuse(connection, sound.error());
   }
-  connection.import_base = static_cast<std::byte*>(base);
-  connection.import_bytes = import.bytes;
   connection.import_fd = std::move(fd);
   connection.stage = Connection::Stage::asking;
   listen(connection, false);
   SessionCommand command;
   command.kind = SessionCommand::Kind::import;
   command.id = connection.id;
-  command.base = connection.import_base;
-  command.bytes = connection.import_bytes;
-  command.fd = connection.import_fd.get();
+  command.import = {connection.import_fd.get(), nullptr, import.offset, import.bytes};
   link_.send(command);
 }
 

@@ -1,9 +1,7 @@
 // What the worker answers to the attach server.
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 
 #include <array>
-#include <utility>
 
 #include "engine/ipc/connection.h"
 
@@ -80,12 +78,8 @@ void AttachServer::on_arena(Connection& connection, const SessionNotice& notice)
 }
 
 void AttachServer::on_imported(Connection& connection, const SessionNotice& notice) {
-  std::byte* base = std::exchange(connection.import_base, nullptr);
   connection.import_fd.reset();
-  if (!notice.status.ok()) {
-    ++counters_.imports_refused;
-    ::munmap(base, connection.import_bytes);
-  }
+  if (!notice.status.ok()) ++counters_.imports_refused;
   if (connection.stage != Connection::Stage::asking) return;
   connection.stage = Connection::Stage::serving;
   ImportedMessage message;

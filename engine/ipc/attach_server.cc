@@ -1,7 +1,6 @@
 #include "engine/ipc/attach_server.h"
 
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -80,9 +79,6 @@ Result<void> AttachServer::start() {
 
 AttachServer::~AttachServer() {
   if (listener_) ::unlink(options_.socket_path.c_str());
-  for (auto& [id, connection] : connections_) {
-    if (connection->import_base != nullptr) ::munmap(connection->import_base, connection->import_bytes);
-  }
   connections_.clear();
   sessions_.give_back_link(&link_);
 }
@@ -247,7 +243,6 @@ void AttachServer::leave(Connection& connection, DropReason reason) {
 }
 
 void AttachServer::close(Connection& connection) {
-  if (connection.import_base != nullptr) ::munmap(connection.import_base, connection.import_bytes);
   // Descriptors leave the epoll set when the last copy of them closes; the client may hold a copy of
   // none, but a child of this process might.
   static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr));

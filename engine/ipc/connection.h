@@ -22,9 +22,7 @@ struct AttachServer::Connection {
   DropReason leaving = DropReason::none;  // decided while the worker was still adopting
   bool polite = false;                    // DETACH came: the end is answered
   std::unique_ptr<AgentSession> session;
-  std::byte* import_base = nullptr;       // mapping of the import in hand
-  std::uint64_t import_bytes = 0;
-  UniqueFd import_fd;
+  UniqueFd import_fd;                     // of the import in hand
 
   [[nodiscard]] bool half_open() const noexcept { return stage == Stage::hello; }
 };

@@ -112,15 +112,15 @@ class EmbeddedChannel final : public client::Channel {
   }
 
   Result<ImportedRange> import_pages(std::byte* base, std::uint64_t bytes, TimeNs timeout_ns) override {
-    return import_range(base, bytes, -1, timeout_ns);
+    return import_range({-1, base, 0, bytes}, ArenaMap{base, bytes, false}, timeout_ns);
   }
 
   Result<ImportedRange> import_fd(int fd, std::uint64_t offset, std::uint64_t bytes, TimeNs timeout_ns) override {
     void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
     if (base == MAP_FAILED) return Error{{Code::invalid_argument}, "the memory to import cannot be mapped"};
-    Result<ImportedRange> range = import_range(static_cast<std::byte*>(base), bytes, fd, timeout_ns);
-    // When the time is over the engine may have it already, and keeps it.
-    if (!range.ok() && range.status().code != Code::timed_out) ::munmap(base, bytes);
+    ArenaMap map{static_cast<std::byte*>(base), bytes, true};
+    Result<ImportedRange> range = import_range({fd, nullptr, offset, bytes}, map, timeout_ns);
+    if (!range.ok()) client::unmap(map);
     return range;
   }
 
@@ -154,16 +154,13 @@ class EmbeddedChannel final : public client::Channel {
     return *notice;
   }
 
-  Result<ImportedRange> import_range(std::byte* base, std::uint64_t bytes, int fd, TimeNs timeout_ns) {
+  Result<ImportedRange> import_range(const ImportRequest& request, const ArenaMap& map, TimeNs timeout_ns) {
     SessionCommand command = question(SessionCommand::Kind::import);
-    command.base = base;
-    command.bytes = bytes;
-    command.fd = fd;
+    command.import = request;
     Result<SessionNotice> notice = ask(command, timeout_ns);
     if (!notice.ok()) return std::move(notice).error();
     if (!notice->status.ok()) return Error{notice->status, "the engine cannot use this memory"};
-    return ImportedRange{notice->extent.arena, notice->extent.count, notice->extent.offset,
-                         ArenaMap{base, bytes, false}};
+    return ImportedRange{notice->extent.arena, notice->extent.count, notice->extent.offset, map};
   }
 
   // True when the worker has given the session back.

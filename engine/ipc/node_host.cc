@@ -1,5 +1,10 @@
 #include "engine/ipc/node_host.h"
 
+#include <optional>
+#include <utility>
+
+#include "kvrail/base/checked.h"
+
 namespace kvrail::engine::ipc {
 
 Result<AgentGrant> NodeHost::attach(const AgentInfo& info) {
@@ -21,8 +26,21 @@ const mempool::Arena* NodeHost::arena(AgentHandle agent, std::uint32_t id) noexc
   return store.may_read(node_.tenant_of(agent), id) ? store.arena(id) : nullptr;
 }
 
-Result<Extent> NodeHost::import(AgentHandle agent, std::byte* base, std::uint64_t bytes, int fd) {
-  return node_.import_range(agent, base, bytes, fd);
+// The store maps an fd from its start, so slots before the offset are taken along and freed at once.
+Result<Extent> NodeHost::import(AgentHandle agent, const ImportRequest& request) {
+  if (request.fd < 0) return node_.import_range(agent, request.base, request.bytes, -1);
+  const std::optional<std::uint64_t> end = checked_add(request.offset, request.bytes);
+  if (!end) return Error{{Code::invalid_argument}, "the range to import ends beyond 2^64"};
+  Result<Extent> extent = node_.import_range(agent, nullptr, *end, request.fd);
+  if (!extent.ok() || request.offset == 0) return extent;
+  const std::uint64_t block_bytes = *end / extent->count;
+  const auto before = static_cast<std::uint32_t>(request.offset / block_bytes);
+  if (request.offset % block_bytes != 0 || before >= extent->count) {
+    KVRAIL_ASSERT(node_.free_blocks(agent, *extent).ok());
+    return Error{{Code::unsupported}, "an import in place begins at a whole block"};
+  }
+  KVRAIL_ASSERT(node_.free_blocks(agent, {extent->arena, before, extent->offset}).ok());
+  return Extent{extent->arena, extent->count - before, extent->offset + request.offset};
 }
 
 void NodeHost::probe(AgentHandle agent, const Probe& probe) noexcept {

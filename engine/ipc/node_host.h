@@ -14,7 +14,7 @@ class NodeHost final : public SessionHost {
   [[nodiscard]] Result<AgentGrant> attach(const AgentInfo& info) override;
   void detach(AgentHandle agent) noexcept override { node_.detach(agent); }
   [[nodiscard]] const mempool::Arena* arena(AgentHandle agent, std::uint32_t id) noexcept override;
-  [[nodiscard]] Result<Extent> import(AgentHandle agent, std::byte* base, std::uint64_t bytes, int fd) override;
+  [[nodiscard]] Result<Extent> import(AgentHandle agent, const ImportRequest& request) override;
   void probe(AgentHandle agent, const Probe& probe) noexcept override;
 
  private:

@@ -21,6 +21,13 @@ struct AgentGrant {
   const mempool::Arena* receive = nullptr;
 };
 
+struct ImportRequest {
+  int fd = -1;
+  std::byte* base = nullptr;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
 class SessionHost {
  public:
   SessionHost() = default;
@@ -34,10 +41,10 @@ class SessionHost {
   virtual void detach(AgentHandle agent) noexcept = 0;
   // nullptr when absent or not of the agent's tenant: the same answer for both.
   [[nodiscard]] virtual const mempool::Arena* arena(AgentHandle agent, std::uint32_t id) noexcept = 0;
-  // `base` is a mapping of the agent's memory that the host takes over when ok: it stays mapped as
-  // long as a context may lie in it. fd < 0: pages of this very process, which are only used.
-  [[nodiscard]] virtual Result<Extent> import(AgentHandle agent, std::byte* base, std::uint64_t bytes,
-                                              int fd) = 0;
+  // Block slots in memory that the agent brings along. fd >= 0: [offset, offset + bytes) of a memfd,
+  // which the host maps itself for as long as a context may lie in it; the fd stays the caller's.
+  // fd < 0: pages of this very process at `base`, used in place.
+  [[nodiscard]] virtual Result<Extent> import(AgentHandle agent, const ImportRequest& request) = 0;
   virtual void probe(AgentHandle agent, const Probe& probe) noexcept = 0;
 };
 

@@ -35,9 +35,7 @@ struct SessionCommand {
   std::uint32_t arena_id = 0;            // arena
   std::uint64_t id = 0;
   AgentSession* session = nullptr;       // adopt
-  int fd = -1;                           // import: stays the attaching side's
-  std::byte* base = nullptr;             // import: mapped by the attaching side
-  std::uint64_t bytes = 0;               // import
+  ImportRequest import;                  // import: an fd stays the attaching side's
 };
 
 // An arena as the worker saw it. The descriptor is made by the worker, because the arena itself may

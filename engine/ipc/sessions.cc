@@ -224,8 +224,7 @@ void Sessions::import(SessionLink& link, const SessionCommand& command) {
   notice.status = Code::not_found;
   const std::size_t index = find(command.id);
   if (index < live_.size()) {
-    Result<Extent> extent =
-        host_.import(live_[index].session->agent(), command.base, command.bytes, command.fd);
+    Result<Extent> extent = host_.import(live_[index].session->agent(), command.import);
     notice.status = extent.status();
     if (extent.ok()) notice.extent = *extent;
   }
