@@ -169,7 +169,9 @@ std::string to_string(const SocketAddress& address) {
   }
   if (address.family() == AF_INET6) {
     ::inet_ntop(AF_INET6, &as_v6(address)->sin6_addr, host.data(), host.size());
-    return "[" + std::string(host.data()) + "]:" + std::to_string(address.port());
+    std::string text = "[";
+    text.append(host.data()).append("]:").append(std::to_string(address.port()));
+    return text;
   }
   return "(no address)";
 }
