@@ -143,7 +143,7 @@ struct TaskOptions {
 };
 
 struct SendOptions {
-  Task task;
+  Task task{};
   Nanoseconds deadline{0};            // from this call; 0: none
   bool critical = false;
   bool background = false;
@@ -152,7 +152,7 @@ struct SendOptions {
 };
 
 struct FetchOptions {
-  Task task;
+  Task task{};
   Nanoseconds deadline{0};
   bool critical = false;
   bool background = false;
