@@ -142,6 +142,13 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
   return pick;
 }
 
+bool MediumChooser::any_allowed(std::span<const CandidateCost> candidates,
+                                const ReceiverFacts& facts) const noexcept {
+  return std::any_of(candidates.begin(), candidates.end(), [&](const CandidateCost& it) {
+    return cost_line(it, facts, state_->loss).allowed;
+  });
+}
+
 // The prediction had the residual in it, so what is left over is added to it, and that is the EWMA
 // of log(observed / uncorrected prediction).
 void MediumChooser::observe(std::uint32_t lane, Medium medium, std::uint64_t bytes,

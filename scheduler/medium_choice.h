@@ -123,8 +123,12 @@ class MediumChooser {
   MediumChooser(const MediumChooser&) = delete;
   MediumChooser& operator=(const MediumChooser&) = delete;
   ~MediumChooser();
+  // One decision: it counts for hysteresis.
   [[nodiscard]] Pick pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
                           std::uint32_t lane) noexcept;
+  // Whether pick() would find anything; no decision.
+  [[nodiscard]] bool any_allowed(std::span<const CandidateCost> candidates,
+                                 const ReceiverFacts& facts) const noexcept;
   void observe(std::uint32_t lane, Medium medium, std::uint64_t bytes, TimeNs predicted_ns,
                TimeNs observed_ns) noexcept;
 

@@ -83,7 +83,8 @@ class Scheduler {
   void remove_flow(FlowHandle flow) noexcept;
 
   // Fills `actions` with what may be posted now, in order; every action counts as posted. The
-  // engine that could not post one (transport full) gives it back with unpost(), last first.
+  // engine that could not post one (transport full) gives it and the later ones of the same lane
+  // back with unpost(), last first; other lanes' actions are not concerned.
   [[nodiscard]] std::size_t step(TimeNs now_ns, std::span<PostAction> actions) noexcept;
   void unpost(const PostAction& action) noexcept;
   // The chunk ended. ok: it was acknowledged, and the sample feeds the estimator.

@@ -237,6 +237,9 @@ TEST_CASE("pick / constraints name themselves") {
   pick = chooser.pick(offer(sender_facts()), receiver, 0);
   CHECK(pick.index == -1);
   CHECK(pick.reason == PickReason::none_allowed);
+  CHECK(!chooser.any_allowed(offer(sender_facts()), receiver));
+  receiver.held_epsilon_ppm = 0;
+  CHECK(chooser.any_allowed(offer(sender_facts()), receiver));
 }
 
 TEST_CASE("pick / a deadline rules out what misses it, unless all do") {

@@ -301,3 +301,24 @@ TEST_CASE("scheduler / cost of a decision with ten thousand flows (printed)") {
   MESSAGE("ns per chunk decided and completed, 10,000 flows: "
           << spent / static_cast<double>(decisions));
 }
+
+TEST_CASE("scheduler / a lane that refuses gives back its own actions, the others' stay posted") {
+  Scheduler scheduler({.max_lanes = 2});
+  for (LaneIndex lane = 0; lane < 2; ++lane) {
+    scheduler.lane_up(lane, kGigabit, 0);
+    FlowSpec spec = flow_of(lane, kHuge);
+    spec.lane = lane;
+    REQUIRE(scheduler.add_flow(spec, 0).valid());
+  }
+  std::array<PostAction, 8> actions;
+  const std::size_t count = scheduler.step(0, actions);
+  REQUIRE(count == 4);
+  for (std::size_t i = count; i-- > 0;) {
+    if (actions[i].lane == 0) scheduler.unpost(actions[i]);
+  }
+  CHECK(scheduler.estimate(0).in_flight_bytes == 0);
+  CHECK(scheduler.estimate(1).in_flight_bytes == 2 * kChunk);
+  REQUIRE(scheduler.step(1000, actions) == 2);
+  CHECK(actions[0].lane == 0);
+  CHECK(actions[0].offset == 0);
+}
