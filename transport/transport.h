@@ -126,6 +126,9 @@ class Transport {
   // NIC, an fd passed to a peer engine). `fd` is the memfd behind it, or -1. Control path.
   [[nodiscard]] virtual Result<void> register_memory(std::byte* base, std::uint64_t bytes, int fd) = 0;
 
+  // The range that starts at `base` goes away; no chunk in flight uses it. Control path.
+  virtual void unregister_memory(std::byte* /*base*/) noexcept {}
+
   // Moves bytes and fills events, at most events.size(). Bounded work. Returns the event count.
   [[nodiscard]] virtual std::size_t poll(TimeNs now_ns, std::span<Event> events) noexcept = 0;
 
