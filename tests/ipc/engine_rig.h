@@ -62,6 +62,7 @@ class EngineRig {
     options.store.agent_arena_bytes = 1 << 20;
     options.store.table_bytes = 32 << 20;
     options.store.max_blocks = 1 << 14;
+    options.store.context_ttl_ns = 50 * kMillisecondNs;
     options.status_page = {status_page_->base(), sizeof(engine::StatusPage)};
     auto node = engine::Node::create(options, clock_);
     KVRAIL_ASSERT(node.ok());
