@@ -177,7 +177,8 @@ std::size_t candidates(const SenderFacts& facts, const LossProfile& loss,
   const auto cheaper = [&](const CandidateCost& a, const CandidateCost& b) {
     return guess_ns(facts, a) < guess_ns(facts, b);
   };
-  std::stable_sort(found.begin(), last, cheaper);
+  // Insertion keeps equal ones in order; std::stable_sort would take memory from the heap.
+  for (auto it = found.begin(); it != last; ++it) std::rotate(std::upper_bound(found.begin(), it, *it, cheaper), it, it + 1);
   if (count > kMaxCandidates) {
     // The exact media stay: of the lossy ones, that with the most loss goes.
     const auto lossiest =
