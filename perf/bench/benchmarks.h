@@ -6,5 +6,6 @@
 namespace kvrail::bench {
 
 void run_rings(Report& report);
+void run_tcp(Report& report);
 
 }  // namespace kvrail::bench

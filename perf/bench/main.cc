@@ -12,6 +12,7 @@ namespace kvrail::bench {
 const std::vector<Benchmark>& all_benchmarks() {
   static const std::vector<Benchmark> benchmarks{
       {"rings", "SPSC ring across a trust boundary against Boost.Lockfree", run_rings},
+      {"tcp", "bulk on loopback against blocking send and recv, with and without digests", run_tcp},
   };
   return benchmarks;
 }

@@ -1,0 +1,61 @@
+// Bulk over loopback: a lane of the tcp transport against blocking send() and recv(), both over
+// pools of 256 MiB that are walked in turn, so that neither side lives in a cache.
+#include <cstdio>
+#include <string>
+
+#include "perf/bench/benchmarks.h"
+#include "perf/bench/tcp_link.h"
+
+namespace kvrail::bench {
+namespace {
+
+constexpr std::size_t kPoolBytes = std::size_t{256} << 20;
+constexpr std::uint64_t kRunBytes = std::uint64_t{512} << 20;
+constexpr double kGoalOff = 0.95;
+constexpr double kGoalFull = 0.90;
+
+std::string size_name(std::uint64_t bytes) {
+  return bytes >= (1U << 20) ? std::to_string(bytes >> 20) + " MiB"
+                             : std::to_string(bytes >> 10) + " KiB";
+}
+
+void compare_bulk(Report& report, bool pinned, transport::tcp::Integrity integrity,
+                  const Pool& source, const Pool& sink) {
+  BulkSetup setup;
+  setup.pinned = pinned;
+  setup.integrity = integrity;
+  const bool full = integrity == transport::tcp::Integrity::full;
+  TcpLink ours(setup, source, sink);
+  BlockingLink base(pinned, source, sink);
+  for (const std::uint64_t transfer : {std::uint64_t{64} << 10, std::uint64_t{1} << 20,
+                                       std::uint64_t{16} << 20}) {
+    const std::string name = "tcp bulk " + size_name(transfer) + (full ? ", digests" : "") +
+                             (pinned ? ", two cores" : ", unpinned");
+    // The first run of each grows the kernel's buffers and touches every page.
+    static_cast<void>(ours.run(kRunBytes, transfer));
+    static_cast<void>(base.run(kRunBytes, transfer));
+    report.compare(
+        name, "GB/s", Better::higher, "blocking send/recv, cubic", full ? kGoalFull : kGoalOff,
+        [&] { return ours.run(kRunBytes, transfer) / 1e9; },
+        [&] { return base.run(kRunBytes, transfer) / 1e9; });
+  }
+}
+
+}  // namespace
+
+void run_tcp(Report& report) {
+  const Pool source(kPoolBytes, 1);
+  const Pool sink(kPoolBytes, 2);
+  for (const bool pinned : {false, true}) {
+    if (pinned && core_count() < 2) {
+      report.skip("tcp bulk, two cores", "this process may use one core only");
+      continue;
+    }
+    for (const auto integrity :
+         {transport::tcp::Integrity::off, transport::tcp::Integrity::full}) {
+      compare_bulk(report, pinned, integrity, source, sink);
+    }
+  }
+}
+
+}  // namespace kvrail::bench
