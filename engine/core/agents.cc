@@ -46,7 +46,10 @@ Result<AgentHandle> Node::Core::attach(const AgentInfo& info) {
   agents_.for_each([&](AgentHandle, LocalAgent& other) {
     if (other.leaving && other.info.name == info.name && other.info.tenant == info.tenant) other.down_pending = 0;
   });
-  if (new_tenant) register_arena(store_->receive_arena(tenant));
+  if (new_tenant) {
+    arbiter_.open_pool(tenant.index, store_->memory(tenant).total_bytes);
+    register_arena(store_->receive_arena(tenant));
+  }
   register_arena(store_->agent_arena(handle));
   peers_.for_each([&](Handle<Peer> peer, Peer& p) {
     if (p.alive) agent.up_pending |= std::uint64_t{1} << peer.index;

@@ -49,6 +49,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       scheduler_(options.scheduler),
       loss_(scheduler::LossProfile::built_in()),
       chooser_(loss_),
+      arbiter_({options.limits.max_lanes, options.store.max_tenants, options.limits.max_in, 1}),
       scratch_(options.limits.scratch_bytes),
       prng_(mix_bits(options.node_id) ^ options.incarnation),
       now_(clock.now_ns()),
@@ -104,6 +105,7 @@ std::uint32_t Node::Core::open_transfers() const noexcept {
 // Every rule of conservation, over all tables.
 void Node::Core::check() const noexcept {
   store_->check();
+  arbiter_.audit();
   std::uint64_t in_flight = 0;
   std::array<std::uint32_t, 64> open{};
   outs_.for_each([&](OutHandle handle, const Outgoing& out) {

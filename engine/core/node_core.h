@@ -26,6 +26,7 @@
 #include "engine/core/transfer.h"
 #include "kvrail/base/no_alloc.h"
 #include "kvrail/base/prng.h"
+#include "scheduler/arbiter.h"
 #include "scheduler/medium_choice.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/frame.h"
@@ -113,6 +114,7 @@ struct LeaseSlot {
   std::uint32_t exposed = 0;          // bit per transport
   std::uint32_t withdrawing = 0;
   std::uint64_t bytes = 0;
+  scheduler::LeaseHandle granted;     // in the arbiter's ledger
   std::uint32_t next_free = kNoIndex;
 };
 
@@ -516,6 +518,7 @@ class Node::Core {
   scheduler::Scheduler scheduler_;
   scheduler::LossProfile loss_;
   scheduler::MediumChooser chooser_;
+  scheduler::Arbiter arbiter_;
   Scratch scratch_;
   Prng prng_;
   AgentSink* sink_ = nullptr;

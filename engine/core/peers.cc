@@ -10,6 +10,7 @@ namespace kvrail::engine {
 namespace {
 
 constexpr TimeNs kConfirmNs = 2 * kSecondNs;     // for a reconnected peer to announce its agents again
+constexpr std::uint32_t kControlCredits = 16;    // frames have their own room in every transport
 constexpr TimeNs kBusyKeepaliveNs = 10 * kMillisecondNs;
 
 }  // namespace
@@ -149,6 +150,8 @@ void Node::Core::on_lane_up(std::uint32_t transport, const Event& event) noexcep
   p.lanes |= std::uint64_t{1} << handle.index;
   lane_ids_.insert({transport, event.lane.packed()}, handle.index);
   scheduler_.lane_up(handle.index, options_.lane_rate_hint_bytes_per_s, now_);
+  const std::uint32_t credits = transports_[transport]->caps().max_chunks_in_flight;
+  arbiter_.open_lane(handle.index, credits, kControlCredits);
   if (dial != kNoIndex) {
     dials_[dial].opening = false;
     dials_[dial].peer = event.peer;
@@ -218,6 +221,7 @@ void Node::Core::on_lane_down(std::uint32_t transport, const Event& event) noexc
     }
   });
   scheduler_.lane_down(index);
+  arbiter_.close_lane(index);
   lane_ids_.erase({transport, event.lane.packed()});
   lanes_.erase(lanes_.handle_at(index));
   for (std::uint32_t d = 0; d < dials_.size(); ++d) {

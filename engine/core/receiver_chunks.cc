@@ -105,6 +105,7 @@ void Node::Core::on_lease_withdrawn(std::uint32_t transport, const Event& event)
   const std::uint32_t index = lease.in.index;
   Incoming& in = *must(ins_.get(lease.in));
   leased_bytes_ -= lease.bytes;
+  arbiter_.release(lease.granted);
   lease_free(in.lease_slot);
   in.lease_slot = kNoIndex;
   if (in.state == InState::failing) return close_in(index, in.answer, in.status);

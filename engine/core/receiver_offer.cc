@@ -390,10 +390,14 @@ bool Node::Core::open_lease(std::uint32_t index) noexcept {
   if (lease_free_head_ == kNoIndex) return false;
   const std::uint32_t slot = lease_free_head_;
   LeaseSlot& lease = leases_[slot];
-  lease_free_head_ = lease.next_free;
-  if (lease_free_head_ == kNoIndex) lease_free_tail_ = kNoIndex;
   KVRAIL_ASSERT(!lease.in.valid() && lease.exposed == 0 && lease.withdrawing == 0);
   Incoming& in = in_at(index);
+  const scheduler::LeaseAnswer answer =
+      arbiter_.grant(in.tenant_handle.index, in.arrays.payload.total_bytes, now_, kNever - now_);
+  if (!answer.lease.valid()) return false;
+  lease.granted = answer.lease;
+  lease_free_head_ = lease.next_free;
+  if (lease_free_head_ == kNoIndex) lease_free_tail_ = kNoIndex;
   lease.in = ins_.handle_at(index);
   lease.bytes = in.arrays.payload.total_bytes;
   leased_bytes_ += lease.bytes;

@@ -213,8 +213,12 @@ bool Node::Core::post_chunk(const scheduler::PostAction& action) noexcept {
   KVRAIL_ASSERT(out.state == OutState::sending && out.lane == action.lane && action.bytes > 0);
   KVRAIL_ASSERT(action.offset == out.posted_end && action.offset + action.bytes <= out.ready_bytes);
   if (lane.closing) return false;
+  if (!arbiter_.try_take_credit(action.lane, scheduler::CreditKind::data)) return false;
   const Handle<Chunk> chunk = chunks_.try_emplace();
-  if (!chunk.valid()) return false;
+  if (!chunk.valid()) {
+    arbiter_.give_credit(action.lane, scheduler::CreditKind::data);
+    return false;
+  }
   *chunks_.get(chunk) = Chunk{handle, action.offset, action.bytes, action.lane};
   transport::ChunkPost post;
   post.lease = out.lease;
@@ -226,6 +230,7 @@ bool Node::Core::post_chunk(const scheduler::PostAction& action) noexcept {
   post.cookie = chunk.packed();
   if (!transports_[lane.transport]->try_post_chunk(lane.id, post)) {
     chunks_.erase(chunk);
+    arbiter_.give_credit(action.lane, scheduler::CreditKind::data);
     return false;
   }
   ++out.chunks_in_flight;
@@ -237,6 +242,7 @@ void Node::Core::on_chunk_done(std::uint32_t, const Event& event) noexcept {
   const Handle<Chunk> handle = Handle<Chunk>::unpack(event.cookie);
   const Chunk chunk = *must(chunks_.get(handle));  // one completion per chunk is the contract
   chunks_.erase(handle);
+  arbiter_.give_credit(chunk.lane, scheduler::CreditKind::data);
   const bool ok = event.status.ok();
   scheduler_.chunk_done(chunk.lane, chunk.bytes, event.posted_ns, event.completed_ns, ok, now_);
   if (Lane* lane = lane_at(chunk.lane); lane != nullptr && ok) heard(*lane);
