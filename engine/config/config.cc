@@ -11,7 +11,11 @@
 #include <optional>
 #include <utility>
 
-// Errors come back as values; the parser's own exceptions stay inside this file.
+// Errors come back as values. The packaged library is built with exceptions, so without them the
+// parser is compiled here, from its header.
+#undef TOML_SHARED_LIB
+#undef TOML_HEADER_ONLY
+#define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
