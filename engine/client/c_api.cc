@@ -392,7 +392,7 @@ void kvrail_on_summary(kvrail_agent* agent, kvrail_summary_function function, vo
                                          request.tokens.size(), summary.bytes.data(), capacity, &kind);
     const bool sound = written <= capacity && kind <= static_cast<std::uint32_t>(Summary::Kind::vector);
     summary.bytes.resize(sound ? written : 0);
-    summary.kind = sound ? static_cast<Summary::Kind>(kind) : Summary::Kind::none;
+    if (sound) summary.kind = static_cast<Summary::Kind>(kind);
     return summary;
   });
 }

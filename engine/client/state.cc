@@ -121,7 +121,6 @@ void State::run_summaries() {
     // Too large a summary is no summary: the engine must not wait for it.
     const Status sent = session->submit(reply, {&payload, 1}, deadline_after(Nanoseconds(kCallTimeout).count()));
     if (sent.code == Code::too_large) {
-      reply.kind = static_cast<std::uint8_t>(Summary::Kind::none);
       static_cast<void>(session->submit(reply, {}, deadline_after(Nanoseconds(kCallTimeout).count())));
     }
   }

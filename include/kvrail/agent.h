@@ -280,9 +280,9 @@ class Delivery {
 };
 
 struct Summary {
-  enum class Kind : std::uint8_t { none = 0, text = 1, token_ids = 2, vector = 3 };
-  Kind kind = Kind::none;             // none: the agent has no summary to give
-  std::vector<std::byte> bytes;
+  enum class Kind : std::uint8_t { text = 0, token_ids = 1, vector = 2 };  // UTF-8, u32, f32
+  Kind kind = Kind::text;
+  std::vector<std::byte> bytes;       // empty: the agent has no summary to give
 };
 
 // What on_summary() is asked to shorten: one of the agent's own contexts.

@@ -225,7 +225,8 @@ kvrail_code kvrail_delivery_block(const kvrail_delivery* delivery, size_t index,
 void kvrail_delivery_destroy(kvrail_delivery* delivery, int64_t recompute_ns);
 
 /* Called inside calls that wait, on their thread. Writes up to capacity bytes of a summary into
- * out, sets *kind (1 text, 2 token ids, 3 vector; 0 none) and returns the number of bytes. */
+ * out, sets *kind (0 text, 1 token ids, 2 vector of floats) and returns the number of bytes, 0 for
+ * no summary. */
 typedef size_t (*kvrail_summary_function)(void* user, const char* context, uint64_t version,
                                           const uint32_t* tokens, size_t token_count, void* out,
                                           size_t capacity, uint32_t* kind);

@@ -5,7 +5,9 @@
 #include <poll.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -122,13 +124,19 @@ class EngineRig {
   // Runs the engine on this thread while `client` runs on another one.
   void serve(const std::function<void()>& client, TimeNs timeout_ns = 3 * kSoonNs) {
     std::atomic<bool> ended{false};
+    std::exception_ptr failed;  // a REQUIRE that did not hold
     std::thread thread([&] {
-      client();
+      try {
+        client();
+      } catch (...) {
+        failed = std::current_exception();
+      }
       ended.store(true, std::memory_order_release);
     });
     const bool in_time = until([&] { return ended.load(std::memory_order_acquire); }, timeout_ns);
     KVRAIL_ASSERT_MSG(in_time, "the client hangs");
     thread.join();
+    if (failed != nullptr) std::rethrow_exception(failed);
   }
 
   // Whether the store holds nothing of any agent but versions under their TTL.
