@@ -396,13 +396,14 @@ class Node::Core {
   void decide(std::uint32_t in) noexcept;
   void fill_facts(const Incoming& in, const HaveResult& have, scheduler::ReceiverFacts& facts) noexcept;
   void filter_candidates(Incoming& in) noexcept;
-  void accept_medium(std::uint32_t in) noexcept;
+  [[nodiscard]] bool pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept;
+  void accept_other(std::uint32_t in) noexcept;
+  [[nodiscard]] Status stage(Incoming& in) noexcept;
   void accept_kv(std::uint32_t in) noexcept;
   [[nodiscard]] bool list_missing(Incoming& in) noexcept;
   void receive_by_lease(std::uint32_t in) noexcept;
   [[nodiscard]] PayloadShape shape_of(const Incoming& in) const noexcept;
   [[nodiscard]] bool open_lease(std::uint32_t in) noexcept;
-  [[nodiscard]] bool would_fit_later(const Incoming& in, scheduler::ReceiverFacts facts) noexcept;
   void expose_on(std::uint32_t in, std::uint32_t transport) noexcept;
   void refuse(std::uint32_t lane, TransferId id, std::uint64_t fetch_id, Status status) noexcept;
   void answer_later(std::uint32_t in) noexcept;

@@ -160,8 +160,8 @@ void Node::Core::on_lane_up(std::uint32_t transport, const Event& event) noexcep
   if (first) {
     p.connected_ns = now_;
     p.confirming = true;
-    announce_all(peer);
   }
+  announce_all(peer);  // on every lane: the peer may not know yet that an older one is lost
   drop_duplicates(peer);
   timers_.set(entity(Kind::peer, peer), now_);
   resume_peer(peer);
@@ -228,6 +228,7 @@ void Node::Core::on_lane_down(std::uint32_t transport, const Event& event) noexc
     if (dials_[d].peer == peer.id && dials_[d].transport == transport && !dials_[d].opening) dial_failed(d);
   }
   timers_.set(entity(Kind::peer, lane.peer), now_);
+  if (peer.lanes != 0) announce_all(lane.peer);  // what was announced on the lost lane may be lost
   resume_peer(lane.peer);
 }
 

@@ -250,7 +250,6 @@ void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, schedule
   facts.compute_price_ppm = to.compute_price.price_ppm(now_, to.compute_backlog_ns);
   facts.nic_arrivals_milli_per_s = nic_price_.arrivals_milli_per_s(now_);
   facts.compute_arrivals_milli_per_s = to.compute_price.arrivals_milli_per_s(now_);
-  facts.lease_bytes_free = store_->memory(in.tenant_handle).free_bytes;
   facts.block_slot_bytes = in.layout.block_bytes();
   facts.remaining_ns = in.deadline_ns == 0 ? 0 : std::max<TimeNs>(in.deadline_ns - now_, 1);
   facts.fidelity_floor_ppm = in.fidelity_floor_ppm;
@@ -258,37 +257,46 @@ void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, schedule
   facts.source_epsilon_ppm = in.source_epsilon_ppm;
 }
 
-// All token ids are here. From now on the transfer is the receiver's to decide.
+// All token ids are here. From now on the transfer is the receiver's to decide. Contexts that nobody
+// uses make room when memory is asked for, so the pick first counts on all of it; if that fails, on
+// what is free.
 void Node::Core::decide(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
   filter_candidates(in);
   if (in.candidate_count == 0) return close_in(index, Answer::reject, Status{Code::layout_mismatch});
+  nic_price_.arrival(now_);
+  if (!pick_medium(in, store_->memory(in.tenant_handle).total_bytes)) {
+    return close_in(index, Answer::reject, Status{Code::rejected});
+  }
+  if (!is_kv(in.medium)) return accept_other(index);
+  if (stage(in).ok()) return accept_kv(index);
+  const bool smaller = pick_medium(in, store_->memory(in.tenant_handle).free_bytes);
+  if (!smaller) return answer_later(index);
+  if (!is_kv(in.medium)) return accept_other(index);
+  const Status status = stage(in);
+  if (status.ok()) return accept_kv(index);
+  const bool passes = status.code == Code::out_of_memory || status.code == Code::out_of_capacity ||
+                      status.code == Code::quota_exceeded;
+  if (passes) return answer_later(index);
+  close_in(index, Answer::done, status);
+}
+
+bool Node::Core::pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept {
   const HaveResult have = store_->have(in.tenant_handle, in.layout, in.tokens, in.source_epsilon_ppm);
   scheduler::ReceiverFacts facts;
   fill_facts(in, have, facts);
-  nic_price_.arrival(now_);
+  facts.lease_bytes_free = memory_bytes;
   const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
   in.pick = chooser_.pick(std::span(in.candidates).first(in.candidate_count), facts, lane);
-  if (in.pick.index < 0) {
-    if (would_fit_later(in, facts)) return answer_later(index);
-    return close_in(index, Answer::reject, Status{Code::rejected});
-  }
+  if (in.pick.index < 0) return false;
   const scheduler::CandidateCost& chosen = in.candidates[static_cast<std::size_t>(in.pick.index)];
   in.medium = chosen.medium;
   in.epsilon_ppm = in.source_epsilon_ppm + chosen.epsilon_ppm;
-  accept_medium(index);
+  return true;
 }
 
-// Whether only want of memory forbids every candidate, so that waiting helps.
-bool Node::Core::would_fit_later(const Incoming& in, scheduler::ReceiverFacts facts) noexcept {
-  facts.lease_bytes_free = store_->memory(in.tenant_handle).total_bytes;
-  const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
-  return chooser_.pick(std::span(in.candidates).first(in.candidate_count), facts, lane).index >= 0;
-}
-
-void Node::Core::accept_medium(std::uint32_t index) noexcept {
+void Node::Core::accept_other(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
-  if (is_kv(in.medium)) return accept_kv(index);
   if (in.medium == Medium::summary) {
     move(in, InState::summary);
     in.accept_wanted = true;
@@ -303,8 +311,7 @@ void Node::Core::accept_medium(std::uint32_t index) noexcept {
   deliver(index, version.value());
 }
 
-void Node::Core::accept_kv(std::uint32_t index) noexcept {
-  Incoming& in = in_at(index);
+Status Node::Core::stage(Incoming& in) noexcept {
   StageRequest request;
   request.tenant = in.tenant_handle;
   request.owner = in.from_name;
@@ -323,14 +330,12 @@ void Node::Core::accept_kv(std::uint32_t index) noexcept {
   }
   const AllowAllocScope allow;
   const auto staging = store_->stage(request);
-  if (!staging.ok()) {
-    const Code code = staging.status().code;
-    if (code == Code::out_of_memory || code == Code::out_of_capacity || code == Code::quota_exceeded) {
-      return answer_later(index);
-    }
-    return close_in(index, Answer::done, staging.status());
-  }
-  in.staging = staging.value();
+  if (staging.ok()) in.staging = staging.value();
+  return staging.status();
+}
+
+void Node::Core::accept_kv(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
   if (!list_missing(in)) return close_in(index, Answer::done, Status{Code::out_of_capacity});
   if (in.range_count == 0) return publish(index);  // all is held: nothing moves
   const std::uint64_t base_block = in.base_tokens / in.layout.block_tokens;
