@@ -114,7 +114,7 @@ Core::Core(const TcpOptions& options, std::unique_ptr<SocketIo> io, std::string 
       scratch_(std::make_unique<std::byte[]>(kScratchBytes)),
       io_(std::move(io)),
       leases_(options.max_leases),
-      context_{*io_, leases_, options_, counters_, std::span(scratch_.get(), kScratchBytes), 0, 0},
+      context_{*io_, leases_, options_, counters_, std::span(scratch_.get(), kScratchBytes)},
       socket_count_(sockets_needed(options)),
       sockets_(std::make_unique<IoSocket[]>(socket_count_)),
       dial_addresses_(options.max_lanes),
@@ -286,7 +286,7 @@ std::size_t Core::poll(TimeNs now_ns, std::span<Event> events) noexcept {
   EventSink sink(events);
   context_.now_ns = now_ns;
   ++context_.epoch;
-  if (now_ns >= next_deadline_ns_) {
+  if (now_ns >= context_.next_deadline_ns) {
     run_deadlines();
   }
   emit_withdrawn(sink);

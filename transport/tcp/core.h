@@ -39,7 +39,9 @@ class Core final : public TcpTransport {
   [[nodiscard]] std::size_t poll(TimeNs now_ns, std::span<Event> events) noexcept override;
   [[nodiscard]] int wait_fd() const noexcept override { return io_->wait_fd(); }
   [[nodiscard]] bool arm() noexcept override;
-  [[nodiscard]] TimeNs next_deadline_ns() const noexcept override { return next_deadline_ns_; }
+  [[nodiscard]] TimeNs next_deadline_ns() const noexcept override {
+    return context_.next_deadline_ns;
+  }
   [[nodiscard]] LaneStats stats(LaneId lane) const noexcept override;
 
   [[nodiscard]] std::string_view listen_address() const noexcept override {
@@ -77,9 +79,6 @@ class Core final : public TcpTransport {
   void drop(Greeter& greeter) noexcept;
   [[nodiscard]] std::uint32_t free_greeter() const noexcept;
   void run_deadlines() noexcept;
-  void note_deadline(TimeNs deadline_ns) noexcept {
-    next_deadline_ns_ = deadline_ns < next_deadline_ns_ ? deadline_ns : next_deadline_ns_;
-  }
   [[nodiscard]] HandshakeConfig handshake_config() const noexcept;
 
   TcpOptions options_;
@@ -106,7 +105,6 @@ class Core final : public TcpTransport {
   IoSocket* listener_ = nullptr;
   bool listener_loopback_ = false;
   TimeNs accept_again_ns_ = kNever;  // after an error that needs time to pass
-  TimeNs next_deadline_ns_ = kNoDeadline;
 };
 
 }  // namespace kvrail::transport::tcp

@@ -13,6 +13,8 @@ constexpr std::size_t kBulkStagingBytes = wire::kFrameHeaderBytes;
 constexpr std::uint32_t kQueuedFrames = 2048;
 constexpr std::uint32_t kSendItems = 256;
 constexpr std::uint32_t kAckRanges = 1024;
+// A peer that closes or dies ends both sockets at about the same time.
+constexpr TimeNs kFadeNs = 200 * kMillisecondNs;
 
 }  // namespace
 
@@ -34,6 +36,7 @@ Lane::Lane(LaneContext& context, std::uint32_t index)
 
 void Lane::reset() noexcept {
   announced_ = false;
+  fading_ = false;
   bulk_reserved = false;
   deadline_ns = kNever;
   peer_ = 0;
@@ -50,7 +53,7 @@ void Lane::reset() noexcept {
     KVRAIL_ASSERT(in.socket == nullptr && !in.op_writes_lease);
     in.begin = in.end = 0;
     in.view_epoch = 0;
-    in.blocked = in.in_chunk = false;
+    in.ended = in.blocked = in.in_chunk = false;
     in.op_digest_bytes = in.op_payload_bytes = in.op_tail_bytes = 0;
   }
 }
@@ -117,6 +120,27 @@ void Lane::end(Status status, Code outcome) noexcept {
     static_cast<void>(::shutdown(in.socket->fd, SHUT_RDWR));
     context_.io.cancel(in.socket->in);
     context_.io.cancel(in.socket->out);
+  }
+}
+
+// One socket broke. What the peer had said on the control socket before may still wait there, say
+// the end of a transfer; so nothing is sent any more, and the lane ends with the control stream.
+void Lane::fade(int failure) noexcept {
+  if (fading_) {
+    return;
+  }
+  fading_ = true;
+  end_status_ = Status{Code::lane_lost, Scope::lane, failure};
+  deadline_ns = add_saturating(context_.now_ns, kFadeNs);
+  context_.note_deadline(deadline_ns);
+}
+
+void Lane::on_deadline() noexcept {
+  if (state_ == LaneState::opening) {
+    ++context_.counters.unpaired;
+    end(Status{Code::timed_out, Scope::lane}, Code::lane_lost);
+  } else if (state_ == LaneState::up && fading_) {
+    end(end_status_, Code::lane_lost);
   }
 }
 
@@ -209,7 +233,9 @@ bool Lane::service(EventSink& sink) noexcept {
     for (std::size_t stream : {kControl, kBulk}) {
       again = !start_receive(stream) || again;
       again = again || in_[stream].blocked;
-      start_send(stream);
+      if (!fading_) {
+        start_send(stream);
+      }
     }
   }
   return state_ == LaneState::ending ? service_ending(sink) : again;

@@ -52,6 +52,11 @@ struct LaneContext {
   std::span<std::byte> scratch;  // where the bytes of refused chunks go; never read
   TimeNs now_ns = 0;             // of the present poll
   std::uint64_t epoch = 0;       // number of the present poll
+  TimeNs next_deadline_ns = Transport::kNoDeadline;
+
+  void note_deadline(TimeNs deadline_ns) noexcept {
+    next_deadline_ns = deadline_ns < next_deadline_ns ? deadline_ns : next_deadline_ns;
+  }
 };
 
 /// A socket that has been through the handshake, ready to be a stream of a lane.
@@ -94,6 +99,8 @@ class Lane {
   [[nodiscard]] bool try_post_chunk(const ChunkPost& post) noexcept;
   void on_withdraw(LeaseId lease) noexcept;
   void on_finished(std::size_t stream, IoOp& op) noexcept;
+  /// deadline_ns has passed.
+  void on_deadline() noexcept;
   /// Everything that needs no waiting. True: there is more to do in the next poll, whatever I/O
   /// says.
   [[nodiscard]] bool service(EventSink& sink) noexcept;
@@ -111,7 +118,7 @@ class Lane {
   /// The sockets to free once the lane has ended.
   [[nodiscard]] IoSocket* take_socket(std::size_t stream) noexcept;
 
-  TimeNs deadline_ns = kNever;  // opening: when the transport gives up
+  TimeNs deadline_ns = kNever;  // opening, fading: when waiting ends
   bool bulk_reserved = false;   // opening: the second socket is on its way
 
  private:
@@ -137,6 +144,7 @@ class Lane {
     std::size_t begin = 0;  // staging: [begin, end) was received and not yet understood
     std::size_t end = 0;
     std::uint64_t view_epoch = 0;  // the poll whose events point into staging
+    bool ended = false;            // the peer said its last, or the socket broke
     bool blocked = false;          // the sink or the acknowledgement queue is full
     // The chunk whose payload is arriving.
     bool in_chunk = false;
@@ -169,6 +177,7 @@ class Lane {
   [[nodiscard]] bool service_ending(EventSink& sink) noexcept;
   void add_done_event(EventSink& sink, const OutChunk& chunk, Code code, bool critical) noexcept;
   [[nodiscard]] bool is_busy() const noexcept;
+  void fade(int failure) noexcept;
   void refuse(wire::FrameError error) noexcept;
 
   // lane_send.cc
@@ -202,6 +211,7 @@ class Lane {
   std::uint64_t pairing_ = 0;
   NodeId peer_ = 0;
   Incarnation incarnation_ = 0;
+  bool fading_ = false;  // a socket broke; frames that had arrived are still read
   Status end_status_;
   Code end_outcome_ = Code::lane_lost;
 

@@ -19,7 +19,7 @@ constexpr std::size_t kLeastTailBytes = 4096;
 
 bool Lane::start_receive(std::size_t stream) noexcept {
   InStream& in = in_[stream];
-  if (in.socket->in.in_flight() || in.blocked) {
+  if (in.socket->in.in_flight() || in.blocked || in.ended) {
     return true;
   }
   std::uint32_t count = 0;
@@ -109,7 +109,11 @@ void Lane::on_received(std::size_t stream, std::int32_t result) noexcept {
     if (result == 0 && (in.in_chunk || in.end > in.begin)) {
       context_.counters.frames.count(wire::FrameError::truncated);
     }
-    end(Status{Code::lane_lost, Scope::lane, -result}, Code::lane_lost);
+    in.ended = true;
+    fade(-result);
+    if (stream == kControl) {
+      end(end_status_, Code::lane_lost);
+    }
     return;
   }
   auto left = static_cast<std::uint32_t>(result);

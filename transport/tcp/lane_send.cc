@@ -69,7 +69,7 @@ bool gather_chunk(GatherList& list, const OutChunk& chunk, std::uint64_t skip) n
 bool Lane::try_post_frame(std::span<const std::byte> frame) noexcept {
   KVRAIL_ASSERT_MSG(!frame.empty() && frame.size() <= wire::kMaxMessageBytes,
                     "the caller splits what is larger than Caps::max_frame_bytes");
-  if (state_ != LaneState::up) {
+  if (state_ != LaneState::up || fading_) {
     return false;
   }
   wire::FrameHeader header;
@@ -90,7 +90,7 @@ bool Lane::try_post_chunk(const ChunkPost& post) noexcept {
   KVRAIL_ASSERT(post.bytes <= context_.options.max_chunk_bytes);
   KVRAIL_ASSERT(range_fits(post.offset, post.bytes, post.source->total_bytes));
   const std::size_t stream = post.critical ? kControl : kBulk;
-  if (state_ != LaneState::up || chunks_[stream].full()) {
+  if (state_ != LaneState::up || fading_ || chunks_[stream].full()) {
     return false;
   }
   OutChunk& chunk = chunks_[stream].post();
@@ -228,7 +228,7 @@ void Lane::on_sent(std::size_t stream, std::int32_t result) noexcept {
   }
   if (result <= 0) {
     if (result != -EINTR && result != -EAGAIN) {
-      end(Status{Code::lane_lost, Scope::lane, -result}, Code::lane_lost);
+      fade(-result);
     }
     return;
   }

@@ -56,7 +56,7 @@ void Core::on_accepted(IoOp& op) noexcept {
     case ENOMEM:
       ++counters_.accept_errors;
       accept_again_ns_ = add_saturating(context_.now_ns, kAcceptPauseNs);
-      note_deadline(accept_again_ns_);
+      context_.note_deadline(accept_again_ns_);
       return;
     case ECANCELED:
       return;
@@ -96,7 +96,7 @@ void Core::greet(int fd, bool loopback) noexcept {
   ++half_open_;
   greeters_[index].listen(*io_, *socket, handshake_config());
   greeters_[index].deadline_ns = add_saturating(context_.now_ns, options_.handshake_timeout_ns);
-  note_deadline(greeters_[index].deadline_ns);
+  context_.note_deadline(greeters_[index].deadline_ns);
 }
 
 Status Core::dial_stream(std::uint32_t lane, LaneKind kind) noexcept {
@@ -120,7 +120,7 @@ Status Core::dial_stream(std::uint32_t lane, LaneKind kind) noexcept {
   greeter.dial(*io_, *socket, to, handshake_config(), kind, lanes_[lane]->pairing(), lane);
   // The first poll after open_lane() may be the first one at all: its clock starts the time-out.
   greeter.deadline_ns = 0;
-  note_deadline(0);
+  context_.note_deadline(0);
   return {};
 }
 
@@ -173,7 +173,7 @@ void Core::decide(Greeter& greeter) noexcept {
   lane.open(new_id(index), false, 0, handshake.pairing());
   lane.set_peer(handshake.peer(), handshake.peer_incarnation());
   lane.deadline_ns = add_saturating(context_.now_ns, options_.half_lane_timeout_ns);
-  note_deadline(lane.deadline_ns);
+  context_.note_deadline(lane.deadline_ns);
   greeter.accept(*io_, index);
 }
 
@@ -233,11 +233,11 @@ void Core::drop(Greeter& greeter) noexcept {
 
 void Core::run_deadlines() noexcept {
   const TimeNs now = context_.now_ns;
-  next_deadline_ns_ = kNoDeadline;
+  context_.next_deadline_ns = kNoDeadline;
   if (now >= accept_again_ns_) {
     start_accept();
   }
-  note_deadline(accept_again_ns_);
+  context_.note_deadline(accept_again_ns_);
   for (std::uint32_t i = 0; i < greeters_.size(); ++i) {
     Greeter& greeter = greeters_[i];
     if (greeter.state() == Greeter::State::unused) {
@@ -251,19 +251,16 @@ void Core::run_deadlines() noexcept {
       greeter.abandon(*io_, Status{Code::timed_out, Scope::lane});
       on_greeter(i);
     } else {
-      note_deadline(greeter.deadline_ns);
+      context_.note_deadline(greeter.deadline_ns);
     }
   }
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
     Lane& lane = *lanes_[i];
-    if (lane.state() != LaneState::opening) {
-      continue;
-    }
     if (now >= lane.deadline_ns) {
-      ++counters_.unpaired;
-      end_lane(i, Status{Code::timed_out, Scope::lane}, Code::lane_lost);
+      lane.on_deadline();
+      activate(i);
     } else {
-      note_deadline(lane.deadline_ns);
+      context_.note_deadline(lane.deadline_ns);
     }
   }
 }

@@ -147,6 +147,24 @@ TEST_CASE("a transport may go away at any point of its life") {
   }
 }
 
+TEST_CASE("what a peer said before it went is heard before its lane goes down") {
+  for (const tcp::IoChoice io : kBackends) {
+    for (const bool unread : {false, true}) {
+      Pair pair(io);
+      // Unread data at the peer makes its kernel reset the connection instead of ending it.
+      if (unread) REQUIRE(pair.listener.post_frame(pair.there, "never read"));
+      pair.listener.step();
+      for (int i = 0; i < 50; ++i) REQUIRE(pair.dialler.post_frame(pair.here, std::to_string(i)));
+      (*pair.dialler).poll(1, {});  // hands them to the kernel; collects nothing
+      pair.dialler.destroy();
+      run_until({&pair.listener}, [&] { return pair.listener.count(EventKind::lane_down) == 1; });
+      CHECK(pair.listener.frames.size() == 50);
+      CHECK(pair.listener.seen.back().kind == EventKind::lane_down);
+      CHECK(pair.listener.seen.back().status.code == Code::lane_lost);
+    }
+  }
+}
+
 // The peer: a process of its own that sends bulk without end until it is killed.
 [[noreturn]] void send_for_ever(const std::string& address, tcp::IoChoice io, bool critical) {
   Node node(options_for(7, io, false));
