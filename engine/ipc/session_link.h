@@ -58,7 +58,7 @@ struct SessionNotice {
   ArenaView arena;                         // adopted: read-write; arena: read-only
   ArenaView receive;                       // adopted: read-only
   Extent extent;                           // imported
-  std::array<char, 160> text{};            // refused: one line for a person
+  std::array<char, kRefusalTextBytes> text{};  // refused: one line for a person
 };
 
 struct SessionLink {

@@ -16,6 +16,9 @@ std::vector<std::string> Host::capabilities() const {
   std::vector<std::string> lines;
   lines.push_back("tcp: " + std::string(tcp_->io_name()) +
                   (tcp_address().empty() ? ", dials only" : ", listens on " + std::string(tcp_address())));
+  lines.push_back(!shm_ ? std::string("shm: off (no shm.listen and no peer with transport = \"shm\")")
+                        : config_.shm_listen.empty() ? std::string("shm: dials only")
+                                                     : "shm: listens on " + config_.shm_listen);
   lines.push_back(absent("verbs", KVRAIL_FOUND_VERBS != 0));
   lines.push_back(absent("ucx", KVRAIL_FOUND_UCX != 0));
   lines.push_back(absent("dpdk", KVRAIL_FOUND_DPDK != 0));

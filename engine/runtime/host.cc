@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "transport/handshake.h"
 
 namespace kvrail::engine {
 namespace {
@@ -73,12 +72,37 @@ Result<void> Host::build() {
   auto page = mempool::Arena::create({.bytes = sizeof(StatusPage), .name = "kvrail-status"});
   if (!page.ok()) return std::move(page).error();
   status_page_ = std::move(page).value();
-  for (const auto step : {&Host::build_tcp, &Host::build_node, &Host::build_sessions}) {
+  for (const auto step : {&Host::build_key, &Host::build_tcp, &Host::build_shm, &Host::build_node, &Host::build_sessions}) {
     if (auto done = (this->*step)(); !done.ok()) return done;
   }
   for (const PeerConfig& peer : config_.peers) {
-    pending_peers_.push_back({peer.address, tcp_index_, false});
+    pending_peers_.push_back({.address = peer.address, .shm = peer.transport == "shm", .told = false});
   }
+  return {};
+}
+
+Result<void> Host::build_key() {
+  if (config_.psk_file.empty()) return {};
+  auto loaded = transport::load_psk(config_.psk_file);
+  if (!loaded.ok()) return std::move(loaded).error();
+  psk_ = std::move(loaded.value().psk);
+  if (!loaded.value().warning.empty()) log_(LogLevel::warning, loaded.value().warning);
+  return {};
+}
+
+Result<void> Host::build_shm() {
+  const bool dials = std::any_of(config_.peers.begin(), config_.peers.end(),
+                                 [](const PeerConfig& peer) { return peer.transport == "shm"; });
+  if (config_.shm_listen.empty() && !dials) return {};
+  transport::shm::ShmOptions options;
+  options.node = node_id_;
+  options.incarnation = incarnation_;
+  options.listen_path = config_.shm_listen;
+  options.psk = &psk_;
+  options.other_users = !psk_.empty();  // a peer of another user must prove the key
+  auto shm = transport::shm::ShmTransport::open(options);
+  if (!shm.ok()) return std::move(shm).error();
+  shm_ = std::move(shm).value();
   return {};
 }
 
@@ -86,12 +110,7 @@ Result<void> Host::build_tcp() {
   transport::tcp::TcpOptions options;
   options.node = node_id_;
   options.incarnation = incarnation_;
-  if (!config_.psk_file.empty()) {
-    auto loaded = transport::load_psk(config_.psk_file);
-    if (!loaded.ok()) return std::move(loaded).error();
-    options.psk = std::move(loaded.value().psk);
-    if (!loaded.value().warning.empty()) log_(LogLevel::warning, loaded.value().warning);
-  }
+  options.psk = psk_;
   if (!config_.tcp_listen.empty()) {
     auto address = resolve_address(config_.tcp_listen);
     if (!address.ok()) return Error{address.status(), "tcp.listen: " + address.error().message};
@@ -145,6 +164,7 @@ Result<void> Host::build_node() {
   } else {
     tcp_index_ = node_->add_transport(*tcp_);
   }
+  if (shm_) shm_index_ = node_->add_transport(*shm_);
   return {};
 }
 
@@ -222,9 +242,13 @@ void Host::drain() {
 void Host::resolve_peers() {
   resolve_again_ns_ = clock_.now_ns() + kResolveAgainNs;
   std::erase_if(pending_peers_, [this](PendingPeer& peer) {
+    if (peer.shm) {
+      connect("shm:" + peer.address, shm_index_);
+      return true;
+    }
     auto address = resolve_address(peer.address);
     if (address.ok()) {
-      connect(address.value(), peer.transport);
+      connect(address.value(), tcp_index_);
       return true;
     }
     if (!peer.told) log_(LogLevel::warning, "peer " + address.error().message + "; tried again every 2 s");

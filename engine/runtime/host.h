@@ -23,6 +23,8 @@
 #include "kvrail/base/result.h"
 #include "kvrail/base/time.h"
 #include "mempool/memory.h"
+#include "transport/handshake.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace kvrail::engine {
@@ -65,13 +67,15 @@ class Host {
   class NodePoll;
   struct PendingPeer {
     std::string address;
-    std::uint32_t transport = 0;
+    bool shm = false;
     bool told = false;             // that the name does not resolve; said once
   };
 
   Host(const Config& config, Clock& clock, LogSink log);
   [[nodiscard]] Result<void> build();
+  [[nodiscard]] Result<void> build_key();
   [[nodiscard]] Result<void> build_tcp();
+  [[nodiscard]] Result<void> build_shm();
   [[nodiscard]] Result<void> build_node();
   [[nodiscard]] Result<void> build_sessions();
   [[nodiscard]] NodeOptions node_options() const;
@@ -86,6 +90,8 @@ class Host {
   NodeId node_id_ = 0;
   Incarnation incarnation_ = 0;
   std::unique_ptr<mempool::Arena> status_page_;
+  transport::Psk psk_;
+  std::unique_ptr<transport::shm::ShmTransport> shm_;   // only where the config speaks of it
   std::unique_ptr<transport::tcp::TcpTransport> tcp_;
   std::unique_ptr<LaneWorker> lane_worker_;       // dedicated mode
   std::unique_ptr<LaneProxy> lane_proxy_;
@@ -97,6 +103,7 @@ class Host {
   std::unique_ptr<ipc::AttachServer> attach_server_;
   std::vector<PendingPeer> pending_peers_;
   std::uint32_t tcp_index_ = 0;
+  std::uint32_t shm_index_ = 0;
   TimeNs resolve_again_ns_ = 0;
   TimeNs drain_until_ns_ = 0;
   TimeNs drain_look_ns_ = 0;

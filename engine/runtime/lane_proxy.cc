@@ -100,6 +100,10 @@ Result<void> LaneProxy::register_memory(std::byte* base, std::uint64_t bytes, in
   return result;
 }
 
+void LaneProxy::unregister_memory(std::byte* base) noexcept {
+  worker_.worker_.call([&] { worker_.real_.unregister_memory(base); });
+}
+
 std::size_t LaneProxy::poll(TimeNs now_ns, std::span<Event> events) noexcept {
   static_cast<void>(now_ns);  // deadlines are the lane worker's
   worker_.owner_parked_.store(0, std::memory_order_relaxed);  // awake: no more signals

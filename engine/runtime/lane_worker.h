@@ -58,6 +58,7 @@ class LaneProxy final : public transport::Transport {
   void expose(transport::LeaseId lease, NodeId peer, const transport::Payload& sink) noexcept override;
   void withdraw(transport::LeaseId lease) noexcept override;
   [[nodiscard]] Result<void> register_memory(std::byte* base, std::uint64_t bytes, int fd) override;
+  void unregister_memory(std::byte* base) noexcept override;
   [[nodiscard]] std::size_t poll(TimeNs now_ns, std::span<transport::Event> events) noexcept override;
   [[nodiscard]] int wait_fd() const noexcept override;
   [[nodiscard]] bool arm() noexcept override;
