@@ -35,7 +35,8 @@ std::string size_text(std::uint64_t bytes) {
   if (bytes >= 10 * (1ULL << 20)) {
     std::snprintf(text, sizeof(text), "%llu MiB", static_cast<unsigned long long>(bytes >> 20));
   } else {
-    std::snprintf(text, sizeof(text), "%llu KiB", static_cast<unsigned long long>((bytes + 1023) >> 10));
+    std::snprintf(text, sizeof(text), "%llu KiB",
+                  static_cast<unsigned long long>((bytes + 1023) >> 10));
   }
   return text;
 }
@@ -45,11 +46,12 @@ Error system_error(Code code, const std::string& what, int error_number) {
 }
 
 Error no_room(const ArenaOptions& options, std::uint64_t bytes, int error_number) {
-  return system_error(Code::out_of_memory,
-                      "arena '" + options.name + "' needs " + size_text(bytes) +
-                          " and shared memory (memfd, as in /dev/shm) or the memory cgroup has not that much left; "
-                          "lower the arena size or raise the limit",
-                      error_number);
+  return system_error(
+      Code::out_of_memory,
+      "arena '" + options.name + "' needs " + size_text(bytes) +
+          " and shared memory (memfd, as in /dev/shm) or the memory cgroup has not that much left; "
+          "lower the arena size or raise the limit",
+      error_number);
 }
 
 // Shared memory is only asked for after the system said that it has it: beyond its limits the
@@ -60,8 +62,9 @@ Result<void> check_room(const ArenaOptions& options, std::uint64_t bytes) {
     return {};
   }
   return Error{{Code::out_of_memory, Scope::engine, ENOMEM},
-               "arena '" + options.name + "' needs " + size_text(bytes) + ", but " + room->limited_by + " has only " +
-                   size_text(room->bytes) + " left; lower the arena size or raise that limit"};
+               "arena '" + options.name + "' needs " + size_text(bytes) + ", but " +
+                   room->limited_by + " has only " + size_text(room->bytes) +
+                   " left; lower the arena size or raise that limit"};
 }
 
 int allocate_pages(int fd, std::uint64_t bytes) {
@@ -70,6 +73,17 @@ int allocate_pages(int fd, std::uint64_t bytes) {
     rc = ::fallocate(fd, 0, 0, static_cast<off_t>(bytes));
   } while (rc != 0 && errno == EINTR);
   return rc == 0 ? 0 : errno;
+}
+
+// The pages are there; this enters them in the page table, so that the first transfer into the
+// arena does not take a fault for each. A kernel before 5.14 does it page by page later.
+void populate(std::byte* base, std::uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  ::madvise(base, bytes, MADV_POPULATE_WRITE);
+#else
+  static_cast<void>(base);
+  static_cast<void>(bytes);
+#endif
 }
 
 std::byte* map_shared(int fd, std::uint64_t bytes, int protection) {
@@ -83,7 +97,8 @@ bool shmem_huge_pages_allowed() {
   std::string line;
   std::getline(in, line);
   return line.find("[advise]") != std::string::npos || line.find("[always]") != std::string::npos ||
-         line.find("[within_size]") != std::string::npos || line.find("[force]") != std::string::npos;
+         line.find("[within_size]") != std::string::npos ||
+         line.find("[force]") != std::string::npos;
 }
 
 Error lock_refused(const ArenaOptions& options, std::uint64_t bytes, int error_number) {
@@ -91,10 +106,11 @@ Error lock_refused(const ArenaOptions& options, std::uint64_t bytes, int error_n
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
   const std::string current =
       limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : size_text(limit.rlim_cur);
-  return Error{{Code::limit, Scope::engine, error_number},
-               "cannot lock arena '" + options.name + "' in memory: it needs " + size_text(bytes) +
-                   " of locked memory and RLIMIT_MEMLOCK is " + current +
-                   "; raise it (ulimit -l, LimitMEMLOCK= of the service) or switch memory locking off"};
+  return Error{
+      {Code::limit, Scope::engine, error_number},
+      "cannot lock arena '" + options.name + "' in memory: it needs " + size_text(bytes) +
+          " of locked memory and RLIMIT_MEMLOCK is " + current +
+          "; raise it (ulimit -l, LimitMEMLOCK= of the service) or switch memory locking off"};
 }
 
 }  // namespace
@@ -106,7 +122,8 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   const auto rounded = align_up(options.bytes, kHugePageBytes);
   if (!rounded || *rounded > static_cast<std::uint64_t>(INT64_MAX)) {
     return Error{{Code::too_large, Scope::engine},
-                 "arena '" + options.name + "': " + std::to_string(options.bytes) + " bytes exceed what can be mapped"};
+                 "arena '" + options.name + "': " + std::to_string(options.bytes) +
+                     " bytes exceed what can be mapped"};
   }
   std::unique_ptr<Arena> arena(new Arena());
   if (auto opened = arena->open_memory(options); !opened) {
@@ -153,8 +170,9 @@ Result<void> Arena::open_small(const ArenaOptions& options) {
   fd_ = ::memfd_create(options.name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd_ < 0) {
     const int error_number = errno;
-    return system_error(error_number == EMFILE || error_number == ENFILE ? Code::limit : Code::io_error,
-                        "memfd_create for arena '" + options.name + "'", error_number);
+    return system_error(
+        error_number == EMFILE || error_number == ENFILE ? Code::limit : Code::io_error,
+        "memfd_create for arena '" + options.name + "'", error_number);
   }
   if (::ftruncate(fd_, static_cast<off_t>(bytes_)) != 0) {
     return no_room(options, bytes_, errno);
@@ -174,6 +192,7 @@ Result<void> Arena::open_small(const ArenaOptions& options) {
   if (const int error_number = allocate_pages(fd_, bytes_); error_number != 0) {
     return no_room(options, bytes_, error_number);
   }
+  populate(base_, bytes_);
   return {};
 }
 
@@ -186,9 +205,10 @@ Result<void> Arena::finish(const ArenaOptions& options) {
     return lock_refused(options, bytes_, errno);
   }
   if (options.sole_writer && ::fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
-    return system_error(Code::unsupported,
-                        "arena '" + options.name + "' cannot be sealed against other writers (Linux 5.1 or newer)",
-                        errno);
+    return system_error(
+        Code::unsupported,
+        "arena '" + options.name + "' cannot be sealed against other writers (Linux 5.1 or newer)",
+        errno);
   }
   if (options.seal && ::fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error(Code::io_error, "sealing arena '" + options.name + "'", errno);
@@ -209,13 +229,15 @@ void Arena::bind_to(int numa_node) {
     ::numa_free_nodemask(nodes);
   }
   if (!bound) {
-    note_ = "NUMA node " + std::to_string(numa_node) + " is not available, memory comes from any node; " + note_;
+    note_ = "NUMA node " + std::to_string(numa_node) +
+            " is not available, memory comes from any node; " + note_;
   }
 }
 
 Result<std::unique_ptr<Arena>> Arena::adopt(std::byte* base, std::uint64_t bytes) {
   if (base == nullptr || bytes == 0) {
-    return Error{{Code::invalid_argument}, "an imported range needs an address and a length above 0"};
+    return Error{{Code::invalid_argument},
+                 "an imported range needs an address and a length above 0"};
   }
   std::unique_ptr<Arena> arena(new Arena());
   arena->base_ = base;
@@ -230,13 +252,15 @@ Result<std::unique_ptr<Arena>> Arena::map_fd(int fd, std::uint64_t bytes) {
                  "an import by fd needs an open file and a length above 0"};
   }
   if (status.st_size < 0 || static_cast<std::uint64_t>(status.st_size) < bytes) {
-    return Error{{Code::invalid_argument}, "the imported file has " + std::to_string(status.st_size) +
-                                               " bytes, less than the " + std::to_string(bytes) + " to import"};
+    return Error{{Code::invalid_argument},
+                 "the imported file has " + std::to_string(status.st_size) +
+                     " bytes, less than the " + std::to_string(bytes) + " to import"};
   }
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || ((seals & F_SEAL_SHRINK) == 0 && ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)) {
-    return Error{{Code::unsupported, Scope::transfer, errno},
-                 "the imported fd is no memfd sealed against shrinking; make it with MFD_ALLOW_SEALING"};
+    return Error{
+        {Code::unsupported, Scope::transfer, errno},
+        "the imported fd is no memfd sealed against shrinking; make it with MFD_ALLOW_SEALING"};
   }
   std::unique_ptr<Arena> arena(new Arena());
   arena->fd_ = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -248,7 +272,8 @@ Result<std::unique_ptr<Arena>> Arena::map_fd(int fd, std::uint64_t bytes) {
   if (const int error_number = allocate_pages(arena->fd_, bytes); error_number != 0) {
     const bool access = error_number == EBADF || error_number == EPERM;
     return system_error(access ? Code::invalid_argument : Code::out_of_memory,
-                        "taking the pages of an imported memfd (it must be open for writing)", error_number);
+                        "taking the pages of an imported memfd (it must be open for writing)",
+                        error_number);
   }
   arena->base_ = map_shared(arena->fd_, bytes, PROT_READ);
   if (arena->base_ == nullptr) {
@@ -260,12 +285,14 @@ Result<std::unique_ptr<Arena>> Arena::map_fd(int fd, std::uint64_t bytes) {
 
 Result<int> Arena::read_only_fd() const {
   if (fd_ < 0) {
-    return Error{{Code::unsupported}, "memory imported by address has no fd to share with other processes"};
+    return Error{{Code::unsupported},
+                 "memory imported by address has no fd to share with other processes"};
   }
   const std::string path = "/proc/self/fd/" + std::to_string(fd_);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
-    return system_error(errno == EMFILE ? Code::limit : Code::io_error, "opening " + path + " for reading", errno);
+    return system_error(errno == EMFILE ? Code::limit : Code::io_error,
+                        "opening " + path + " for reading", errno);
   }
   return fd;
 }

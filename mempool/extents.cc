@@ -13,8 +13,10 @@ namespace bi = boost::intrusive;
 
 struct ByAddress;
 struct BySize;
-using AddressHook = bi::set_base_hook<bi::tag<ByAddress>, bi::link_mode<bi::normal_link>, bi::optimize_size<true>>;
-using SizeHook = bi::set_base_hook<bi::tag<BySize>, bi::link_mode<bi::normal_link>, bi::optimize_size<true>>;
+using AddressHook =
+    bi::set_base_hook<bi::tag<ByAddress>, bi::link_mode<bi::normal_link>, bi::optimize_size<true>>;
+using SizeHook =
+    bi::set_base_hook<bi::tag<BySize>, bi::link_mode<bi::normal_link>, bi::optimize_size<true>>;
 
 struct Node : AddressHook, SizeHook {
   std::uint64_t first = 0;

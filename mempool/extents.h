@@ -23,8 +23,10 @@ class Extents {
 
   // The lowest of the tightest ranges that hold `units`. Nothing: no such range, or all pieces are
   // taken. A run that is freed in parts counts as that many pieces.
-  [[nodiscard]] std::optional<std::uint64_t> try_take(std::uint64_t units, std::uint32_t pieces = 1) noexcept;
-  // Gives a part of a taken range back; a range that is (partly) free already is a programmer error.
+  [[nodiscard]] std::optional<std::uint64_t> try_take(std::uint64_t units,
+                                                      std::uint32_t pieces = 1) noexcept;
+  // Gives a part of a taken range back; a range that is (partly) free already is a programmer
+  // error.
   void give_back(std::uint64_t first, std::uint64_t units, std::uint32_t pieces = 1) noexcept;
 
   [[nodiscard]] std::uint64_t total_units() const noexcept { return total_units_; }

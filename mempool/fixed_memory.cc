@@ -19,7 +19,8 @@ namespace bip = boost::interprocess;
 // its header at the start of the memory that it manages.
 using Algorithm = bip::rbtree_best_fit<bip::null_mutex_family, void*>;
 
-constexpr std::uint64_t kLeastBytes = 64 * 1024;  // Room for the allocator's own header, and to spare.
+constexpr std::uint64_t kLeastBytes =
+    64 * 1024;  // Room for the allocator's own header, and to spare.
 
 }  // namespace
 
@@ -35,15 +36,17 @@ struct FixedMemory::Segment {
 
 Result<std::unique_ptr<FixedMemory>> FixedMemory::create(std::uint64_t bytes, bool touch) {
   if (bytes < kLeastBytes || bytes > (1ULL << 46)) {
-    return Error{{Code::invalid_argument, Scope::engine},
-                 "table memory must have 64 KiB to 64 TiB, not " + std::to_string(bytes) + " bytes"};
+    return Error{
+        {Code::invalid_argument, Scope::engine},
+        "table memory must have 64 KiB to 64 TiB, not " + std::to_string(bytes) + " bytes"};
   }
   const std::uint64_t rounded = *align_up(bytes, 4096);
   void* buffer = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | (touch ? MAP_POPULATE : 0), -1, 0);
   if (buffer == MAP_FAILED) {
-    return Error{{Code::out_of_memory, Scope::engine, errno},
-                 "no memory for tables of " + std::to_string(rounded) + " bytes; lower the table size"};
+    return Error{
+        {Code::out_of_memory, Scope::engine, errno},
+        "no memory for tables of " + std::to_string(rounded) + " bytes; lower the table size"};
   }
   std::unique_ptr<FixedMemory> memory(new FixedMemory());
   memory->buffer_ = static_cast<std::byte*>(buffer);
@@ -66,8 +69,9 @@ void* FixedMemory::try_allocate(std::uint64_t bytes, std::size_t alignment) noex
     return nullptr;  // Also keeps the allocator's own sums far from wrapping.
   }
   const std::size_t size = bytes == 0 ? 1 : bytes;
-  return alignment <= alignof(std::max_align_t) ? segment_->memory.allocate(size)
-                                                : segment_->memory.allocate_aligned(size, alignment);
+  return alignment <= alignof(std::max_align_t)
+             ? segment_->memory.allocate(size)
+             : segment_->memory.allocate_aligned(size, alignment);
 }
 
 void FixedMemory::give_back(void* pointer) noexcept {
@@ -84,12 +88,14 @@ std::uint64_t FixedMemory::bytes_free() const noexcept {
 }
 
 bool FixedMemory::consistent(bool expect_empty) noexcept {
-  return segment_->memory.check_sanity() && (!expect_empty || bytes_free() == segment_->empty_bytes);
+  return segment_->memory.check_sanity() &&
+         (!expect_empty || bytes_free() == segment_->empty_bytes);
 }
 
 void* FixedMemory::do_allocate(std::size_t bytes, std::size_t alignment) {
   void* pointer = try_allocate(bytes, alignment);
-  KVRAIL_ASSERT_MSG(pointer != nullptr, "table memory is exhausted: the budget check before it is wrong");
+  KVRAIL_ASSERT_MSG(pointer != nullptr,
+                    "table memory is exhausted: the budget check before it is wrong");
   return pointer;
 }
 

@@ -23,8 +23,9 @@ class FixedMemory final : public std::pmr::memory_resource {
   ~FixedMemory() override;
 
   // Null when there is no piece that large. To be freed by deallocate() or give_back().
-  [[nodiscard]] void* try_allocate(std::uint64_t bytes, std::size_t alignment = alignof(std::max_align_t)) noexcept;
-  void give_back(void* pointer) noexcept;   // null is welcome
+  [[nodiscard]] void* try_allocate(std::uint64_t bytes,
+                                   std::size_t alignment = alignof(std::max_align_t)) noexcept;
+  void give_back(void* pointer) noexcept;  // null is welcome
 
   // An array of value-initialised objects; null data when there is no memory (or count is 0).
   template <class T>

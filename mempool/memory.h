@@ -18,23 +18,26 @@ enum class PageKind : std::uint8_t { small, transparent_huge, hugetlb };
 
 [[nodiscard]] constexpr const char* name(PageKind kind) noexcept {
   switch (kind) {
-    case PageKind::small: return "small pages";
-    case PageKind::transparent_huge: return "transparent huge pages";
-    case PageKind::hugetlb: return "hugetlb pages";
+    case PageKind::small:
+      return "small pages";
+    case PageKind::transparent_huge:
+      return "transparent huge pages";
+    case PageKind::hugetlb:
+      return "hugetlb pages";
   }
   return "?";
 }
 
 struct ArenaOptions {
-  std::uint64_t bytes = 0;        // rounded up to the page size in use
-  bool try_hugetlb = false;       // falls back to transparent huge pages, reported by pages()
-  bool lock = false;              // mlock; refused with Code::limit: limit, need, remedy
-  int numa_node = -1;             // -1: where the first touch comes from
-  bool seal = true;               // F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+  std::uint64_t bytes = 0;   // rounded up to the page size in use
+  bool try_hugetlb = false;  // falls back to transparent huge pages, reported by pages()
+  bool lock = false;         // mlock; refused with Code::limit: limit, need, remedy
+  int numa_node = -1;        // -1: where the first touch comes from
+  bool seal = true;          // F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
   // Nobody but this mapping may ever write, not even by opening /proc/self/fd/N again
   // (F_SEAL_FUTURE_WRITE). For receive arenas; an agent's arena must stay mappable by its agent.
   bool sole_writer = false;
-  std::string name = "kvrail";    // shown in /proc/self/maps
+  std::string name = "kvrail";  // shown in /proc/self/maps
 };
 
 // One range of memory behind a sealed memfd, mapped read-write by the engine. Every page is taken
@@ -75,7 +78,7 @@ class Arena {
   std::byte* base_ = nullptr;
   std::uint64_t bytes_ = 0;
   int fd_ = -1;
-  bool mapped_ = false;           // base_ is our mapping, to be unmapped
+  bool mapped_ = false;  // base_ is our mapping, to be unmapped
   PageKind pages_ = PageKind::small;
   std::string note_;
 };
@@ -87,7 +90,8 @@ class MemoryRegistrar {
   MemoryRegistrar(const MemoryRegistrar&) = delete;
   MemoryRegistrar& operator=(const MemoryRegistrar&) = delete;
   virtual ~MemoryRegistrar() = default;
-  [[nodiscard]] virtual Result<void> register_range(std::byte* base, std::uint64_t bytes, int fd) = 0;
+  [[nodiscard]] virtual Result<void> register_range(std::byte* base, std::uint64_t bytes,
+                                                    int fd) = 0;
   virtual void unregister_range(std::byte* base, std::uint64_t bytes) noexcept = 0;
 };
 

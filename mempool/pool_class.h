@@ -15,7 +15,8 @@ enum class PoolClass : std::uint8_t { raw = 0, plane0 = 1, plane1 = 2, residual 
 inline constexpr std::size_t kPoolClassCount = 5;
 
 [[nodiscard]] constexpr std::string_view name(PoolClass pool) noexcept {
-  constexpr std::array<std::string_view, kPoolClassCount> names{"raw", "plane 0", "plane 1", "residual", "manifest"};
+  constexpr std::array<std::string_view, kPoolClassCount> names{"raw", "plane 0", "plane 1",
+                                                                "residual", "manifest"};
   return names[static_cast<std::size_t>(pool)];
 }
 
@@ -24,7 +25,8 @@ class PoolUsage {
  public:
   void take(PoolClass pool, std::uint64_t bytes) noexcept { used_[index(pool)] += bytes; }
   void give_back(PoolClass pool, std::uint64_t bytes) noexcept {
-    KVRAIL_ASSERT_MSG(used_[index(pool)] >= bytes, "more given back to a pool class than was taken");
+    KVRAIL_ASSERT_MSG(used_[index(pool)] >= bytes,
+                      "more given back to a pool class than was taken");
     used_[index(pool)] -= bytes;
   }
   [[nodiscard]] std::uint64_t used(PoolClass pool) const noexcept { return used_[index(pool)]; }
@@ -37,7 +39,9 @@ class PoolUsage {
   }
 
  private:
-  static constexpr std::size_t index(PoolClass pool) noexcept { return static_cast<std::size_t>(pool); }
+  static constexpr std::size_t index(PoolClass pool) noexcept {
+    return static_cast<std::size_t>(pool);
+  }
   std::array<std::uint64_t, kPoolClassCount> used_{};
 };
 

@@ -15,7 +15,8 @@ RegionTable::RegionTable(std::uint32_t capacity)
   }
 }
 
-std::optional<RegionId> RegionTable::try_add(std::byte* base, std::uint64_t bytes, int fd) noexcept {
+std::optional<RegionId> RegionTable::try_add(std::byte* base, std::uint64_t bytes,
+                                             int fd) noexcept {
   KVRAIL_ASSERT(base != nullptr && bytes > 0);
   for (std::uint32_t i = 0; i < capacity_; ++i) {
     if (regions_[i].id != 0 || next_ids_[i] == 0) {
@@ -47,7 +48,8 @@ const Region* RegionTable::find(RegionId id) const noexcept {
   return id != 0 && region.id == id ? &region : nullptr;
 }
 
-const Region* RegionTable::find_range(const std::byte* address, std::uint64_t bytes) const noexcept {
+const Region* RegionTable::find_range(const std::byte* address,
+                                      std::uint64_t bytes) const noexcept {
   const Region* best = nullptr;
   const auto wanted = reinterpret_cast<std::uintptr_t>(address);
   // A node has at most some hundreds of regions, and look-ups by address are made at import and

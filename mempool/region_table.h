@@ -13,7 +13,7 @@
 
 namespace kvrail::mempool {
 
-using RegionId = std::uint32_t;   // 0 is "no region"
+using RegionId = std::uint32_t;  // 0 is "no region"
 
 struct Region {
   RegionId id = 0;
@@ -27,11 +27,13 @@ class RegionTable {
   explicit RegionTable(std::uint32_t capacity);
 
   // Nothing: the table is full, or its ids are used up (after 2^32 ranges).
-  [[nodiscard]] std::optional<RegionId> try_add(std::byte* base, std::uint64_t bytes, int fd) noexcept;
+  [[nodiscard]] std::optional<RegionId> try_add(std::byte* base, std::uint64_t bytes,
+                                                int fd) noexcept;
   bool remove(RegionId id) noexcept;
   [[nodiscard]] const Region* find(RegionId id) const noexcept;
   // A region that holds the whole of [address, address + bytes), the least such one; null: none.
-  [[nodiscard]] const Region* find_range(const std::byte* address, std::uint64_t bytes) const noexcept;
+  [[nodiscard]] const Region* find_range(const std::byte* address,
+                                         std::uint64_t bytes) const noexcept;
 
   // Position in [0, capacity) that the region keeps while it lives, for tables beside this one.
   [[nodiscard]] std::uint32_t slot_of(RegionId id) const noexcept { return id % capacity_; }
@@ -42,7 +44,7 @@ class RegionTable {
   std::uint32_t capacity_;
   std::uint32_t size_ = 0;
   std::unique_ptr<Region[]> regions_;
-  std::unique_ptr<RegionId[]> next_ids_;   // per slot: slot + k * capacity, 0 when used up
+  std::unique_ptr<RegionId[]> next_ids_;  // per slot: slot + k * capacity, 0 when used up
 };
 
 }  // namespace kvrail::mempool

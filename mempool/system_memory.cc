@@ -17,7 +17,8 @@ std::optional<std::uint64_t> read_number(const std::string& path) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   // "max" is how a cgroup says that it has no limit.
-  return error == std::errc{} && end == word.data() + word.size() ? std::optional(value) : std::nullopt;
+  return error == std::errc{} && end == word.data() + word.size() ? std::optional(value)
+                                                                  : std::nullopt;
 }
 
 // The value after `key` in files of "key value" lines, such as memory.stat and meminfo.
@@ -51,14 +52,18 @@ void consider(std::optional<MemoryRoom>& least, std::uint64_t bytes, std::string
 }
 
 // A limit binds all groups below it, so every parent is looked at.
-void consider_groups(std::optional<MemoryRoom>& least, const std::string& root, std::string group, bool unified) {
+void consider_groups(std::optional<MemoryRoom>& least, const std::string& root, std::string group,
+                     bool unified) {
   for (;;) {
     const std::string directory = root + group;
-    const auto limit = read_number(directory + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
-    const auto used = read_number(directory + (unified ? "/memory.current" : "/memory.usage_in_bytes"));
+    const auto limit =
+        read_number(directory + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
+    const auto used =
+        read_number(directory + (unified ? "/memory.current" : "/memory.usage_in_bytes"));
     if (limit && used) {
       const std::uint64_t held = *used - std::min(*used, reclaimable(directory, unified));
-      consider(least, *limit - std::min(*limit, held), "the memory cgroup " + (group.empty() ? "/" : group));
+      consider(least, *limit - std::min(*limit, held),
+               "the memory cgroup " + (group.empty() ? "/" : group));
     }
     if (group.empty()) {
       return;

@@ -11,7 +11,7 @@ namespace kvrail::mempool {
 
 struct MemoryRoom {
   std::uint64_t bytes = 0;
-  std::string limited_by;   // "the machine (MemAvailable)" or "the memory cgroup /…"
+  std::string limited_by;  // "the machine (MemAvailable)" or "the memory cgroup /…"
 };
 
 // The tightest bound found; nothing where neither source can be read.
@@ -19,6 +19,7 @@ struct MemoryRoom {
 
 // The same from other roots, for tests: `proc` holds meminfo and self/cgroup, `cgroup` the
 // hierarchy.
-[[nodiscard]] std::optional<MemoryRoom> memory_room(const std::string& proc, const std::string& cgroup);
+[[nodiscard]] std::optional<MemoryRoom> memory_room(const std::string& proc,
+                                                    const std::string& cgroup);
 
 }  // namespace kvrail::mempool

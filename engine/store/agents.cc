@@ -14,7 +14,8 @@ struct SlotRange {
 };
 
 // The slots that an extent from outside names, if the agent owns them.
-Status own_range(const Store::State& state, AgentHandle agent, const Extent& extent, SlotRange& out) noexcept {
+Status own_range(const Store::State& state, AgentHandle agent, const Extent& extent,
+                 SlotRange& out) noexcept {
   StoreMemory* memory = state.memory_of(extent.arena);
   if (memory == nullptr || memory->kind == MemoryKind::receive || memory->owner != agent) {
     return refuse(StoreRule::foreign_slot);
@@ -56,15 +57,17 @@ std::uint32_t free_writable(const SlotRange& range) noexcept {
 }  // namespace
 
 AgentRecord* Store::State::agent(AgentHandle handle) const noexcept {
-  if (!handle.valid() || handle.index >= options.max_agents || agents[handle.index].handle != handle) {
+  if (!handle.valid() || handle.index >= options.max_agents ||
+      agents[handle.index].handle != handle) {
     return nullptr;
   }
   return &agents[handle.index];
 }
 
-Result<void> Store::add_agent(AgentHandle handle, const Name& name, TenantHandle tenant, const Layout& layout,
-                              StoreMemoryPtr memory) noexcept {
-  KVRAIL_ASSERT_MSG(handle.valid() && handle.index < state_->options.max_agents, "more agents than max_agents");
+Result<void> Store::add_agent(AgentHandle handle, const Name& name, TenantHandle tenant,
+                              const Layout& layout, StoreMemoryPtr memory) noexcept {
+  KVRAIL_ASSERT_MSG(handle.valid() && handle.index < state_->options.max_agents,
+                    "more agents than max_agents");
   AgentRecord& agent = state_->agents[handle.index];
   if (agent.handle.valid()) {
     return Status{Code::already_exists};
@@ -96,8 +99,8 @@ Result<void> Store::add_agent(AgentHandle handle, const Name& name, TenantHandle
   return {};
 }
 
-Result<void> Store::add_agent(AgentHandle handle, const Name& name, TenantHandle tenant, const Layout& layout,
-                              std::uint64_t arena_bytes) {
+Result<void> Store::add_agent(AgentHandle handle, const Name& name, TenantHandle tenant,
+                              const Layout& layout, std::uint64_t arena_bytes) {
   auto memory = prepare_agent(state_->options, layout, arena_bytes);
   if (!memory) {
     return std::move(memory).error();
@@ -156,7 +159,8 @@ Result<Extent> Store::allocate(AgentHandle handle, std::uint32_t count) noexcept
   }
   const auto first = memory.extents->try_take(count, count);
   if (!first) {
-    return Status{Code::out_of_capacity, Scope::transfer, static_cast<std::int32_t>(memory.extents->largest_free())};
+    return Status{Code::out_of_capacity, Scope::transfer,
+                  static_cast<std::int32_t>(memory.extents->largest_free())};
   }
   for (std::uint64_t i = *first; i < *first + count; ++i) {
     KVRAIL_ASSERT(memory.slots[i].state == SlotState::free && !memory.slots[i].record);
@@ -189,7 +193,8 @@ Result<Extent> Store::import_range(AgentHandle handle, StoreMemoryPtr memory) no
   if (agent == nullptr) {
     return refuse(StoreRule::no_such_agent);
   }
-  if (memory == nullptr || memory->kind != MemoryKind::imported || memory->layout != agent->layout) {
+  if (memory == nullptr || memory->kind != MemoryKind::imported ||
+      memory->layout != agent->layout) {
     return refuse(StoreRule::import_only);
   }
   for (std::uint32_t i = 0; i < memory->slot_count; ++i) {
@@ -204,7 +209,8 @@ Result<Extent> Store::import_range(AgentHandle handle, StoreMemoryPtr memory) no
   return Extent{*id, count, 0};
 }
 
-Result<Extent> Store::import_range(AgentHandle handle, std::byte* base, std::uint64_t bytes, int fd) {
+Result<Extent> Store::import_range(AgentHandle handle, std::byte* base, std::uint64_t bytes,
+                                   int fd) {
   const AgentRecord* agent = state_->agent(handle);
   if (agent == nullptr) {
     return Error{refuse(StoreRule::no_such_agent), text(StoreRule::no_such_agent)};

@@ -17,13 +17,16 @@ std::uint64_t raw_units(const BlockShape& shape, std::uint32_t tokens) noexcept 
   return 2ULL * shape.layers * transport::units_in(tokens * layout.row_bytes());
 }
 
-constexpr mempool::PoolClass kPlanePools[2] = {mempool::PoolClass::plane0, mempool::PoolClass::plane1};
+constexpr mempool::PoolClass kPlanePools[2] = {mempool::PoolClass::plane0,
+                                               mempool::PoolClass::plane1};
 
 }  // namespace
 
-SlotHandle Store::State::make_slot(mempool::RegionId arena, std::uint64_t offset, std::uint64_t bytes) noexcept {
+SlotHandle Store::State::make_slot(mempool::RegionId arena, std::uint64_t offset,
+                                   std::uint64_t bytes) noexcept {
   const SlotHandle handle = slots.try_emplace();
-  KVRAIL_ASSERT_MSG(handle.valid(), "there are as many slots as blocks, and a slot without a block is a leak");
+  KVRAIL_ASSERT_MSG(handle.valid(),
+                    "there are as many slots as blocks, and a slot without a block is a leak");
   SlotRecord& slot = *slots.get(handle);
   slot.arena = arena;
   slot.offset = offset;
@@ -52,13 +55,15 @@ bool Store::State::find_slot(const NewBlock& request, BlockRecord& block) noexce
 Result<BlockHandle> Store::State::make_block(const NewBlock& request) noexcept {
   TenantRecord& tenant = *tenants.get(request.tenant);
   if (options.tenant_max_blocks != 0 && tenant.blocks >= options.tenant_max_blocks) {
-    return Status{Code::quota_exceeded, Scope::transfer, static_cast<std::int32_t>(options.tenant_max_blocks)};
+    return Status{Code::quota_exceeded, Scope::transfer,
+                  static_cast<std::int32_t>(options.tenant_max_blocks)};
   }
   while (blocks.full() && evict_one(request.tenant)) {
   }
   const BlockHandle handle = blocks.try_emplace();
   if (!handle) {
-    return Status{Code::out_of_capacity, Scope::transfer, static_cast<std::int32_t>(blocks.capacity())};
+    return Status{Code::out_of_capacity, Scope::transfer,
+                  static_cast<std::int32_t>(blocks.capacity())};
   }
   BlockRecord& block = *blocks.get(handle);
   block.hash = request.hash;
@@ -90,9 +95,7 @@ void Store::State::unref(BlockHandle handle) noexcept {
     return;
   }
   if (block->indexed) {
-    block_index.erase(block->hash.low, handle.index, [this](std::uint32_t position) {
-      return blocks.get(blocks.handle_at(position))->hash.low;
-    });
+    block_index.erase(block->hash.low, handle.index);
   }
   if (block->fresh) {
     drop_fresh(handle);
@@ -138,13 +141,12 @@ void Store::State::unref_slot(SlotHandle handle) noexcept {
 void Store::State::index_block(BlockHandle handle) noexcept {
   BlockRecord& block = *blocks.get(handle);
   KVRAIL_ASSERT(!block.indexed);
-  const auto hash_of = [this](std::uint32_t position) { return blocks.get(blocks.handle_at(position))->hash.low; };
   if (const BlockHandle other = find_block(block.tenant, block.hash)) {
     BlockRecord& worse = *blocks.get(other);
     if (worse.epsilon_ppm <= block.epsilon_ppm) {
       return;
     }
-    block_index.erase(worse.hash.low, other.index, hash_of);
+    block_index.erase(worse.hash.low, other.index);
     worse.indexed = false;
   }
   block_index.insert(block.hash.low, handle.index);
@@ -161,7 +163,8 @@ BlockHandle Store::State::find_block(TenantHandle tenant, const Hash128& hash) c
 
 // A tail is named by (parent, its rows), so every length is a name to ask for. At most T - 1 short
 // hashes, and no chain of same-parent tails that a flood of short contexts could lengthen.
-BlockHandle Store::State::find_tail(TenantHandle tenant, const Hash128& parent, std::span<const TokenId> tokens,
+BlockHandle Store::State::find_tail(TenantHandle tenant, const Hash128& parent,
+                                    std::span<const TokenId> tokens,
                                     std::uint32_t epsilon_limit_ppm) const noexcept {
   for (std::size_t rows = tokens.size(); rows-- > 1;) {
     const BlockHandle handle = find_block(tenant, codec::chain(parent, tokens.first(rows)));

@@ -38,7 +38,8 @@ class Audit {
         }
         const BlockRecord* block = state_.blocks.get(version.blocks[i]);
         KVRAIL_ASSERT_MSG(block != nullptr, "a version names a block that is gone");
-        KVRAIL_ASSERT_MSG(block->tenant == version.tenant, "a version names another tenant's block");
+        KVRAIL_ASSERT_MSG(block->tenant == version.tenant,
+                          "a version names another tenant's block");
         KVRAIL_ASSERT(block->hash == version.hashes[i]);
         ++block_refs_[version.blocks[i].index];
         ++kv_blocks;
@@ -50,18 +51,22 @@ class Audit {
   void count_blocks() {
     std::uint64_t indexed = 0;
     state_.blocks.for_each([&](BlockHandle handle, const BlockRecord& block) {
-      KVRAIL_ASSERT_MSG(block.refs > 0 && block.refs == block_refs_[handle.index], "a block's references are miscounted");
+      KVRAIL_ASSERT_MSG(block.refs > 0 && block.refs == block_refs_[handle.index],
+                        "a block's references are miscounted");
       KVRAIL_ASSERT(block.tokens >= 1 && block.tokens <= block.shape.block_tokens);
       const SlotRecord* slot = state_.slots.get(block.slot);
-      KVRAIL_ASSERT_MSG(slot != nullptr && slot->rows_used >= block.tokens, "a block's rows are not accounted for");
+      KVRAIL_ASSERT_MSG(slot != nullptr && slot->rows_used >= block.tokens,
+                        "a block's rows are not accounted for");
       ++slot_refs_[block.slot.index];
       ++blocks_of_[block.tenant.index];
       for (const PlaneRecord& plane : block.planes) {
-        planes_[block.tenant.index] += plane.offset == kNoOffset ? 0 : granules(plane.bytes) * kGranuleBytes;
+        planes_[block.tenant.index] +=
+            plane.offset == kNoOffset ? 0 : granules(plane.bytes) * kGranuleBytes;
       }
       indexed += block.indexed ? 1 : 0;
       const BlockHandle found = state_.find_block(block.tenant, block.hash);
-      KVRAIL_ASSERT_MSG(!block.indexed || found == handle, "an indexed block is not found by its hash");
+      KVRAIL_ASSERT_MSG(!block.indexed || found == handle,
+                        "an indexed block is not found by its hash");
     });
     KVRAIL_ASSERT(indexed == state_.block_index.size());
     std::uint64_t fresh = 0;
@@ -69,13 +74,15 @@ class Audit {
       KVRAIL_ASSERT(state_.blocks.get(at) != nullptr && state_.blocks.get(at)->fresh);
       ++fresh;
     }
-    state_.blocks.for_each([&](BlockHandle, const BlockRecord& block) { fresh -= block.fresh ? 1 : 0; });
+    state_.blocks.for_each(
+        [&](BlockHandle, const BlockRecord& block) { fresh -= block.fresh ? 1 : 0; });
     KVRAIL_ASSERT(fresh == 0);
   }
 
   void check_slots() {
     state_.slots.for_each([&](SlotHandle handle, const SlotRecord& slot) {
-      KVRAIL_ASSERT_MSG(slot.refs > 0 && slot.refs == slot_refs_[handle.index], "a slot's references are miscounted");
+      KVRAIL_ASSERT_MSG(slot.refs > 0 && slot.refs == slot_refs_[handle.index],
+                        "a slot's references are miscounted");
       const StoreMemory* memory = state_.memory_of(slot.arena);
       KVRAIL_ASSERT_MSG(memory != nullptr, "a slot lies in an arena that is gone");
       if (memory->kind == MemoryKind::receive) {
@@ -110,7 +117,8 @@ class Audit {
         KVRAIL_ASSERT(memory->owner.valid() || slot.state != SlotState::writable);
       }
       KVRAIL_ASSERT_MSG(used == memory->used_slots, "slots of an agent's arena are miscounted");
-      KVRAIL_ASSERT(memory->extents == nullptr || memory->extents->free_units() + used == memory->slot_count);
+      KVRAIL_ASSERT(memory->extents == nullptr ||
+                    memory->extents->free_units() + used == memory->slot_count);
     }
   }
 
@@ -118,7 +126,8 @@ class Audit {
     const std::uint32_t tenant = memory.tenant.index;
     KVRAIL_ASSERT(memory.usage.used(mempool::PoolClass::raw) == raw_[tenant]);
     KVRAIL_ASSERT(memory.usage.used(mempool::PoolClass::manifest) == manifest_[tenant]);
-    KVRAIL_ASSERT(memory.usage.used(mempool::PoolClass::plane0) + memory.usage.used(mempool::PoolClass::plane1) ==
+    KVRAIL_ASSERT(memory.usage.used(mempool::PoolClass::plane0) +
+                      memory.usage.used(mempool::PoolClass::plane1) ==
                   planes_[tenant]);
     KVRAIL_ASSERT_MSG(memory.usage.total() + memory.extents->free_units() * kGranuleBytes ==
                           memory.extents->total_units() * kGranuleBytes,
@@ -139,9 +148,11 @@ class Audit {
         ++listed;
       }
       const AgentRecord* owner = state_.agent(context.local_owner);
-      KVRAIL_ASSERT(!context.local_owner.valid() || (owner != nullptr && owner->name == context.owner));
+      KVRAIL_ASSERT(!context.local_owner.valid() ||
+                    (owner != nullptr && owner->name == context.owner));
     });
-    state_.versions.for_each([&](VersionHandle, const VersionRecord& version) { listed -= version.context ? 1 : 0; });
+    state_.versions.for_each(
+        [&](VersionHandle, const VersionRecord& version) { listed -= version.context ? 1 : 0; });
     KVRAIL_ASSERT(listed == 0);
   }
 
@@ -153,7 +164,8 @@ class Audit {
     });
     for (const auto& [packed, count] : delivered) {
       const VersionRecord* version = state_.versions.get(VersionHandle::unpack(packed));
-      KVRAIL_ASSERT_MSG(version != nullptr && version->pins >= count, "a delivery names a version that is not pinned");
+      KVRAIL_ASSERT_MSG(version != nullptr && version->pins >= count,
+                        "a delivery names a version that is not pinned");
     }
   }
 
@@ -163,7 +175,8 @@ class Audit {
       VersionHandle previous;
       for (VersionHandle at = tenant.lru_oldest; at; at = state_.versions.get(at)->lru_next) {
         const VersionRecord* version = state_.versions.get(at);
-        KVRAIL_ASSERT(version != nullptr && version->in_lru && version->pins == 0 && version->tenant == handle);
+        KVRAIL_ASSERT(version != nullptr && version->in_lru && version->pins == 0 &&
+                      version->tenant == handle);
         KVRAIL_ASSERT(version->lru_previous == previous);
         previous = at;
         ++idle;
@@ -188,7 +201,8 @@ class Audit {
       staged[version->tenant.index] += staging.bytes;
     });
     state_.tenants.for_each([&](TenantHandle handle, const TenantRecord& tenant) {
-      KVRAIL_ASSERT(tenant.versions == versions_of_[handle.index] && tenant.blocks == blocks_of_[handle.index]);
+      KVRAIL_ASSERT(tenant.versions == versions_of_[handle.index] &&
+                    tenant.blocks == blocks_of_[handle.index]);
       KVRAIL_ASSERT(tenant.staged_bytes == staged[handle.index]);
     });
     KVRAIL_ASSERT(state_.memory->consistent());

@@ -54,7 +54,8 @@ class Commit {
     if (!status.ok()) {
       return status;
     }
-    const auto made = state_.make_version(agent_.tenant, agent_.name, name_, agent_.layout, tokens_.size(), true, true);
+    const auto made = state_.make_version(agent_.tenant, agent_.name, name_, agent_.layout,
+                                          tokens_.size(), true, true);
     if (!made) {
       return made.status();
     }
@@ -84,9 +85,11 @@ class Commit {
           (memory->kind != MemoryKind::receive && memory->block_bytes != agent_.block_bytes)) {
         return refuse(StoreRule::foreign_slot);
       }
-      const std::uint64_t unit = memory->kind == MemoryKind::receive ? kGranuleBytes : agent_.block_bytes;
-      const std::uint64_t size = memory->kind == MemoryKind::receive ? memory->arena->bytes()
-                                                                     : memory->slot_count * memory->block_bytes;
+      const std::uint64_t unit =
+          memory->kind == MemoryKind::receive ? kGranuleBytes : agent_.block_bytes;
+      const std::uint64_t size = memory->kind == MemoryKind::receive
+                                     ? memory->arena->bytes()
+                                     : memory->slot_count * memory->block_bytes;
       if (extent.count == 0 || extent.offset % unit != 0 ||
           !range_fits(extent.offset, extent.count * agent_.block_bytes, size)) {
         return refuse(StoreRule::slot_unaligned);
@@ -140,7 +143,8 @@ class Commit {
 
   // Room may be made by evicting versions, and the one before must not go meanwhile.
   void pin_previous() noexcept {
-    previous_handle_ = state_.find_version(state_.find_context(agent_.tenant, agent_.name, name_), 0);
+    previous_handle_ =
+        state_.find_version(state_.find_context(agent_.tenant, agent_.name, name_), 0);
     previous_ = state_.versions.get(previous_handle_);
     if (previous_ != nullptr) {
       state_.lru_remove(previous_handle_);
@@ -223,15 +227,16 @@ class Commit {
       }
       return make(i, place, SlotHandle{});
     }
-    // A committed slot stays named by the newest version even where another block has the same hash:
-    // else it would become free behind the back of an agent that goes on growing it.
+    // A committed slot stays named by the newest version even where another block has the same
+    // hash: else it would become free behind the back of an agent that goes on growing it.
     if (try_share_at(i, place)) {
       return {};
     }
     const SlotRecord& record = *state_.slots.get(slot.record);
     // The rows that lie there must be the first rows of this block; those above them are new.
     const auto tokens = block_tokens_of(tokens_, agent_.layout.block_tokens, i);
-    if (record.rows_used > tokens.size() || codec::chain(parent_of(i), tokens.first(record.rows_used)) != record.hash) {
+    if (record.rows_used > tokens.size() ||
+        codec::chain(parent_of(i), tokens.first(record.rows_used)) != record.hash) {
       return refuse(record.rows_used < agent_.layout.block_tokens ? StoreRule::rows_committed
                                                                   : StoreRule::slot_not_writable);
     }
@@ -250,7 +255,8 @@ class Commit {
     request.hash = version_->hashes[i];
     request.parent = parent_of(i);
     request.shape = BlockShape::of(agent_.layout);
-    request.tokens = static_cast<std::uint32_t>(block_tokens_of(tokens_, agent_.layout.block_tokens, i).size());
+    request.tokens =
+        static_cast<std::uint32_t>(block_tokens_of(tokens_, agent_.layout.block_tokens, i).size());
     request.epsilon_ppm = epsilon_ppm_;
     request.slot = slot;
     request.own_arena = place.memory->id;
@@ -286,9 +292,11 @@ class Commit {
   }
 
   void publish(VersionHandle handle) noexcept {
-    const ContextRecord* context = state_.contexts.get(state_.find_context(agent_.tenant, agent_.name, name_));
-    const std::uint64_t last =
-        context != nullptr ? context->last_number : state_.tenants.get(agent_.tenant)->dropped_number;
+    const ContextRecord* context =
+        state_.contexts.get(state_.find_context(agent_.tenant, agent_.name, name_));
+    const std::uint64_t last = context != nullptr
+                                   ? context->last_number
+                                   : state_.tenants.get(agent_.tenant)->dropped_number;
     version_->number = last + 1;
     state_.publish(handle, true);
     state_.own_context(version_->context, agent_);
@@ -309,8 +317,9 @@ class Commit {
 
 }  // namespace
 
-Result<VersionHandle> Store::commit(AgentHandle handle, const Name& context, std::span<const TokenId> tokens,
-                                    std::span<const Extent> slots, DeliveryHandle prefix) noexcept {
+Result<VersionHandle> Store::commit(AgentHandle handle, const Name& context,
+                                    std::span<const TokenId> tokens, std::span<const Extent> slots,
+                                    DeliveryHandle prefix) noexcept {
   AgentRecord* agent = state_->agent(handle);
   if (agent == nullptr) {
     return refuse(StoreRule::no_such_agent);

@@ -19,7 +19,8 @@ void Store::State::drop_delivery(DeliveryHandle handle) noexcept {
 DeliveryHandle Store::deliver(AgentHandle to, VersionHandle version) noexcept {
   AgentRecord* agent = state_->agent(to);
   const VersionRecord* record = state_->versions.get(version);
-  if (agent == nullptr || record == nullptr || !record->published || record->tenant != agent->tenant) {
+  if (agent == nullptr || record == nullptr || !record->published ||
+      record->tenant != agent->tenant) {
     return {};
   }
   const DeliveryHandle handle = state_->deliveries.try_emplace();
@@ -57,7 +58,8 @@ bool Store::release(AgentHandle agent, DeliveryHandle handle) noexcept {
   return true;
 }
 
-VersionHandle Store::find_for(AgentHandle handle, const Name& context, std::uint64_t number) const noexcept {
+VersionHandle Store::find_for(AgentHandle handle, const Name& context,
+                              std::uint64_t number) const noexcept {
   const AgentRecord* agent = state_->agent(handle);
   if (agent == nullptr) {
     return {};

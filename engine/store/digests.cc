@@ -34,10 +34,11 @@ bool Store::State::digest(BlockRecord& block, std::uint64_t& budget_bytes) noexc
   const Layout layout = block.shape.layout();
   const SlotRecord& slot = *slots.get(block.slot);
   const std::byte* base = address(slot.arena, slot.offset);
-  const std::uint64_t piece_bytes = block.full() ? layout.block_bytes() : block.tokens * layout.row_bytes();
+  const std::uint64_t piece_bytes =
+      block.full() ? layout.block_bytes() : block.tokens * layout.row_bytes();
   const std::uint32_t units = transport::units_in(piece_bytes);
   while (list.done < list.count && budget_bytes > 0) {
-    const std::uint32_t piece = list.done / units;   // a (layer, K|V) of a partial block
+    const std::uint32_t piece = list.done / units;  // a (layer, K|V) of a partial block
     const std::uint64_t from = std::uint64_t{list.done % units} * kDigestUnitBytes;
     const std::uint64_t bytes = std::min<std::uint64_t>(piece_bytes - from, kDigestUnitBytes);
     const std::byte* start = base + layout.row_offset(piece / 2, piece % 2, 0) + from;
@@ -104,7 +105,8 @@ std::span<const std::uint64_t> Store::plane_digests(BlockHandle handle, int plan
     return {};
   }
   const DigestList& list = block->planes[plane].digests;
-  return list.done < list.count ? std::span<const std::uint64_t>{} : std::span{list.data(), list.count};
+  return list.done < list.count ? std::span<const std::uint64_t>{}
+                                : std::span{list.data(), list.count};
 }
 
 bool Store::attach_planes(BlockHandle handle) noexcept {
@@ -114,7 +116,8 @@ bool Store::attach_planes(BlockHandle handle) noexcept {
     return true;
   }
   {
-    AllowAllocScope refusal;  // Only the sentence of a refusal is allocated, and it is dropped here.
+    AllowAllocScope
+        refusal;  // Only the sentence of a refusal is allocated, and it is dropped here.
     if (!codec::can_encode(block->shape.layout()).ok()) {
       return false;
     }
@@ -128,7 +131,8 @@ bool Store::attach_planes(BlockHandle handle) noexcept {
 
 void Store::planes_complete(BlockHandle handle) noexcept {
   BlockRecord* block = state_->blocks.get(handle);
-  KVRAIL_ASSERT_MSG(block != nullptr && block->has_planes(), "a block without planes is declared complete");
+  KVRAIL_ASSERT_MSG(block != nullptr && block->has_planes(),
+                    "a block without planes is declared complete");
   state_->complete_planes(*block);
 }
 

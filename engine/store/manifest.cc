@@ -7,11 +7,13 @@
 
 namespace kvrail::engine {
 
-static_assert(sizeof(ManifestHeader) % alignof(ManifestBlock) == 0 && sizeof(ManifestBlock) % alignof(TokenId) == 0);
+static_assert(sizeof(ManifestHeader) % alignof(ManifestBlock) == 0 &&
+              sizeof(ManifestBlock) % alignof(TokenId) == 0);
 
 bool Store::State::take_manifest(VersionRecord& version) noexcept {
   KVRAIL_ASSERT(version.manifest_offset == kNoOffset);
-  const std::uint64_t bytes = sizeof(ManifestHeader) + std::uint64_t{version.kv_blocks} * sizeof(ManifestBlock) +
+  const std::uint64_t bytes = sizeof(ManifestHeader) +
+                              std::uint64_t{version.kv_blocks} * sizeof(ManifestBlock) +
                               version.token_count * sizeof(TokenId) + version.summary_bytes;
   const auto offset = take(version.tenant, bytes, mempool::PoolClass::manifest);
   if (!offset) {
@@ -24,8 +26,8 @@ bool Store::State::take_manifest(VersionRecord& version) noexcept {
 
 std::byte* Store::State::manifest_tail(const VersionRecord& version) const noexcept {
   KVRAIL_ASSERT(version.manifest_offset != kNoOffset);
-  return receive_of(version.tenant)->arena->base() + version.manifest_offset + sizeof(ManifestHeader) +
-         std::uint64_t{version.kv_blocks} * sizeof(ManifestBlock);
+  return receive_of(version.tenant)->arena->base() + version.manifest_offset +
+         sizeof(ManifestHeader) + std::uint64_t{version.kv_blocks} * sizeof(ManifestBlock);
 }
 
 std::span<const TokenId> Store::State::tokens_of(const VersionRecord& version) const noexcept {

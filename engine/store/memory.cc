@@ -13,7 +13,7 @@ namespace kvrail::engine {
 namespace {
 
 constexpr std::uint64_t kMaxBlockBytes = 1ULL << 31;
-constexpr std::uint64_t kImportAlignment = 16;   // what every dtype and vector load is content with
+constexpr std::uint64_t kImportAlignment = 16;  // what every dtype and vector load is content with
 
 // A receive arena may hold this many pieces at a time; small ones are what it runs out of.
 std::uint32_t max_pieces(const StoreOptions& options) {
@@ -37,12 +37,14 @@ Result<std::uint64_t> checked_layout(const Layout& layout) {
   }
   const auto bytes = checked_block_bytes(layout);
   if (!bytes) {
-    return Error{{Code::too_large}, "layout: one block would have more than 2 GiB; use fewer tokens per block"};
+    return Error{{Code::too_large},
+                 "layout: one block would have more than 2 GiB; use fewer tokens per block"};
   }
   return *bytes;
 }
 
-void make_slots(StoreMemory& memory, const Layout& layout, std::uint64_t block_bytes, std::uint32_t count) {
+void make_slots(StoreMemory& memory, const Layout& layout, std::uint64_t block_bytes,
+                std::uint32_t count) {
   memory.layout = layout;
   memory.block_bytes = block_bytes;
   memory.slot_count = count;
@@ -61,8 +63,8 @@ void StoreMemoryDeleter::operator()(StoreMemory* memory) const noexcept {
 }
 
 std::optional<std::uint64_t> checked_block_bytes(const Layout& layout) noexcept {
-  const auto bytes = checked_product(2, layout.layers, layout.block_tokens, layout.kv_heads, layout.head_dim,
-                                     dtype_bytes(layout.dtype));
+  const auto bytes = checked_product(2, layout.layers, layout.block_tokens, layout.kv_heads,
+                                     layout.head_dim, dtype_bytes(layout.dtype));
   return bytes && *bytes > 0 && *bytes <= kMaxBlockBytes ? bytes : std::nullopt;
 }
 
@@ -75,8 +77,8 @@ Result<StoreMemoryPtr> Store::prepare_tenant(const StoreOptions& options, const 
   arena.name = "kvrail-receive-" + std::string(name.view());
   auto memory = make_memory(MemoryKind::receive, mempool::Arena::create(arena));
   if (memory) {
-    (*memory)->extents =
-        std::make_unique<mempool::Extents>((*memory)->arena->bytes() / kGranuleBytes, max_pieces(options));
+    (*memory)->extents = std::make_unique<mempool::Extents>(
+        (*memory)->arena->bytes() / kGranuleBytes, max_pieces(options));
   }
   return memory;
 }
@@ -89,9 +91,10 @@ Result<StoreMemoryPtr> Store::prepare_agent(const StoreOptions& options, const L
   }
   const std::uint64_t bytes = arena_bytes == 0 ? options.agent_arena_bytes : arena_bytes;
   if (*block_bytes > bytes) {
-    return Error{{Code::too_large}, "one block of this layout has " + std::to_string(*block_bytes) +
-                                        " bytes, the agent's arena only " + std::to_string(bytes) +
-                                        "; raise the arena's size or lower block_tokens"};
+    return Error{{Code::too_large},
+                 "one block of this layout has " + std::to_string(*block_bytes) +
+                     " bytes, the agent's arena only " + std::to_string(bytes) +
+                     "; raise the arena's size or lower block_tokens"};
   }
   mempool::ArenaOptions arena;
   arena.bytes = bytes;
@@ -108,23 +111,24 @@ Result<StoreMemoryPtr> Store::prepare_agent(const StoreOptions& options, const L
   return memory;
 }
 
-Result<StoreMemoryPtr> Store::prepare_import(const StoreOptions& options, const Layout& layout, std::byte* base,
-                                             std::uint64_t bytes, int fd) {
+Result<StoreMemoryPtr> Store::prepare_import(const StoreOptions& options, const Layout& layout,
+                                             std::byte* base, std::uint64_t bytes, int fd) {
   const auto block_bytes = checked_layout(layout);
   if (!block_bytes) {
     return block_bytes.error();
   }
   if (bytes == 0 || bytes % *block_bytes != 0 || bytes / *block_bytes > options.max_blocks) {
-    return Error{{Code::invalid_argument}, "an imported range must hold whole blocks of " +
-                                               std::to_string(*block_bytes) + " bytes, at most " +
-                                               std::to_string(options.max_blocks) + "; it has " +
-                                               std::to_string(bytes) + " bytes"};
+    return Error{{Code::invalid_argument},
+                 "an imported range must hold whole blocks of " + std::to_string(*block_bytes) +
+                     " bytes, at most " + std::to_string(options.max_blocks) + "; it has " +
+                     std::to_string(bytes) + " bytes"};
   }
   if (fd < 0 && reinterpret_cast<std::uintptr_t>(base) % kImportAlignment != 0) {
-    return Error{{Code::invalid_argument}, "an imported range must start at a multiple of 16 bytes"};
+    return Error{{Code::invalid_argument},
+                 "an imported range must start at a multiple of 16 bytes"};
   }
-  auto memory = make_memory(MemoryKind::imported,
-                            fd < 0 ? mempool::Arena::adopt(base, bytes) : mempool::Arena::map_fd(fd, bytes));
+  auto memory = make_memory(MemoryKind::imported, fd < 0 ? mempool::Arena::adopt(base, bytes)
+                                                         : mempool::Arena::map_fd(fd, bytes));
   if (memory) {
     make_slots(**memory, layout, *block_bytes, static_cast<std::uint32_t>(bytes / *block_bytes));
   }
@@ -146,11 +150,13 @@ std::byte* Store::State::address(mempool::RegionId arena, std::uint64_t offset) 
   return from->arena->base() + offset;
 }
 
-Result<mempool::RegionId> Store::State::adopt(StoreMemoryPtr from, TenantHandle tenant, AgentHandle owner) noexcept {
+Result<mempool::RegionId> Store::State::adopt(StoreMemoryPtr from, TenantHandle tenant,
+                                              AgentHandle owner) noexcept {
   KVRAIL_ASSERT(from != nullptr && from->id == 0);
   const auto id = regions.try_add(from->arena->base(), from->arena->bytes(), from->arena->fd());
   if (!id) {
-    return Status{Code::out_of_capacity, Scope::engine, static_cast<std::int32_t>(regions.capacity())};
+    return Status{Code::out_of_capacity, Scope::engine,
+                  static_cast<std::int32_t>(regions.capacity())};
   }
   from->id = *id;
   from->tenant = tenant;
@@ -162,7 +168,8 @@ Result<mempool::RegionId> Store::State::adopt(StoreMemoryPtr from, TenantHandle 
 void Store::State::retire_if_unused(mempool::RegionId id) noexcept {
   StoreMemory* from = memory_of(id);
   KVRAIL_ASSERT(from != nullptr);
-  const bool wanted = from->kind == MemoryKind::receive || (from->kind == MemoryKind::agent && from->owner.valid());
+  const bool wanted =
+      from->kind == MemoryKind::receive || (from->kind == MemoryKind::agent && from->owner.valid());
   if (wanted || from->used_slots > 0) {
     return;
   }

@@ -22,18 +22,20 @@ struct ContextRecord;
 using SlotHandle = Handle<SlotRecord>;
 using ContextHandle = Handle<ContextRecord>;
 
-inline constexpr std::uint64_t kGranuleBytes = 64;      // receive arenas are divided in these
+inline constexpr std::uint64_t kGranuleBytes = 64;  // receive arenas are divided in these
 inline constexpr std::uint64_t kNoOffset = UINT64_MAX;
-inline constexpr std::uint32_t kVersionsKept = 2;       // newest numbers of a context
-inline constexpr std::uint64_t kMaxTokens = 1ULL << 31; // of a context; positions travel as 32 bits
-inline constexpr std::uint64_t kMaxVersionNumber = 1ULL << 62;   // from other nodes; leaves room above
+inline constexpr std::uint32_t kVersionsKept = 2;  // newest numbers of a context
+inline constexpr std::uint64_t kMaxTokens = 1ULL
+                                            << 31;  // of a context; positions travel as 32 bits
+inline constexpr std::uint64_t kMaxVersionNumber = 1ULL
+                                                   << 62;  // from other nodes; leaves room above
 
 enum class SlotState : std::uint8_t { free, writable, committed };
 
 // A slot of an agent's arena or of an imported range, in the order of their offsets.
 struct AgentSlot {
-  SlotHandle record;          // while a block names it
-  std::uint32_t mark = 0;     // the commit that saw it last, to find a slot named twice
+  SlotHandle record;       // while a block names it
+  std::uint32_t mark = 0;  // the commit that saw it last, to find a slot named twice
   SlotState state = SlotState::free;
 };
 
@@ -43,17 +45,17 @@ enum class MemoryKind : std::uint8_t { receive, agent, imported };
 struct StoreMemory {
   MemoryKind kind = MemoryKind::receive;
   std::unique_ptr<mempool::Arena> arena;
-  std::unique_ptr<mempool::Extents> extents;   // receive: granules; agent: slots; imported: none
-  std::unique_ptr<AgentSlot[]> slots;          // agent and imported
+  std::unique_ptr<mempool::Extents> extents;  // receive: granules; agent: slots; imported: none
+  std::unique_ptr<AgentSlot[]> slots;         // agent and imported
   std::uint32_t slot_count = 0;
   std::uint64_t block_bytes = 0;
   Layout layout;
-  mempool::PoolUsage usage;                    // receive
+  mempool::PoolUsage usage;  // receive
   // From adoption on:
   mempool::RegionId id = 0;
   TenantHandle tenant;
-  AgentHandle owner;                           // invalid for receive, or when the agent has gone
-  std::uint32_t used_slots = 0;                // writable and committed ones
+  AgentHandle owner;             // invalid for receive, or when the agent has gone
+  std::uint32_t used_slots = 0;  // writable and committed ones
   StoreMemoryPtr next_retired;
 };
 
@@ -64,9 +66,9 @@ struct SlotRecord {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
   std::uint32_t refs = 0;
-  std::uint32_t rows_used = 0;   // rows below are immutable
-  std::uint32_t epsilon_ppm = 0; // of those rows
-  Hash128 hash;                  // what those rows mean: the hash of the longest block here
+  std::uint32_t rows_used = 0;    // rows below are immutable
+  std::uint32_t epsilon_ppm = 0;  // of those rows
+  Hash128 hash;                   // what those rows mean: the hash of the longest block here
 };
 
 // What of the Layout decides where rows lie; a tenth of its size, as there are many blocks.
@@ -79,8 +81,8 @@ struct BlockShape {
 
   [[nodiscard]] static BlockShape of(const Layout& layout) noexcept {
     return {static_cast<std::uint16_t>(layout.layers), static_cast<std::uint16_t>(layout.kv_heads),
-            static_cast<std::uint16_t>(layout.head_dim), static_cast<std::uint16_t>(layout.block_tokens),
-            layout.dtype};
+            static_cast<std::uint16_t>(layout.head_dim),
+            static_cast<std::uint16_t>(layout.block_tokens), layout.dtype};
   }
   [[nodiscard]] Layout layout() const noexcept {
     Layout out;
@@ -104,7 +106,7 @@ struct DigestList {
 };
 
 struct PlaneRecord {
-  std::uint64_t offset = kNoOffset;   // in the tenant's receive arena
+  std::uint64_t offset = kNoOffset;  // in the tenant's receive arena
   std::uint64_t bytes = 0;
   DigestList digests;
 };
@@ -116,11 +118,11 @@ struct BlockRecord {
   TenantHandle tenant;
   SlotHandle slot;
   BlockShape shape;
-  std::uint32_t refs = 0;         // versions and stagings that name it
+  std::uint32_t refs = 0;  // versions and stagings that name it
   std::uint32_t tokens = 0;
   std::uint32_t epsilon_ppm = 0;
-  bool indexed = false;           // found by its hash: the best ε of it
-  bool fresh = false;             // in the queue of blocks to digest
+  bool indexed = false;  // found by its hash: the best ε of it
+  bool fresh = false;    // in the queue of blocks to digest
   BlockHandle fresh_previous, fresh_next;
   DigestList digests;
   PlaneRecord planes[2];
@@ -134,7 +136,7 @@ struct VersionRecord {
   Name owner;
   Name name;
   std::uint64_t number = 0;
-  std::uint64_t sequence = 0;         // order of publication in this store
+  std::uint64_t sequence = 0;  // order of publication in this store
   Layout layout;
   Medium medium = Medium::full;
   std::uint8_t summary_kind = 0;
@@ -142,19 +144,19 @@ struct VersionRecord {
   std::uint32_t epsilon_ppm = 0;
   std::uint64_t token_count = 0;
   std::uint64_t summary_bytes = 0;
-  std::uint32_t hash_count = 0;       // ceil(tokens / T)
-  std::uint32_t block_count = 0;      // 0 or hash_count
-  std::uint32_t kv_blocks = 0;        // blocks that are there; fewer for a window
-  Hash128* hashes = nullptr;          // one piece of table memory: hashes | blocks | missing
+  std::uint32_t hash_count = 0;   // ceil(tokens / T)
+  std::uint32_t block_count = 0;  // 0 or hash_count
+  std::uint32_t kv_blocks = 0;    // blocks that are there; fewer for a window
+  Hash128* hashes = nullptr;      // one piece of table memory: hashes | blocks | missing
   BlockHandle* blocks = nullptr;
-  std::uint8_t* missing = nullptr;    // stagings only
-  std::uint64_t manifest_offset = kNoOffset;   // in the tenant's receive arena
+  std::uint8_t* missing = nullptr;            // stagings only
+  std::uint64_t manifest_offset = kNoOffset;  // in the tenant's receive arena
   std::uint64_t manifest_bytes = 0;
   std::uint32_t pins = 0;
   bool published = false;
   bool in_lru = false;
-  ContextHandle context;              // valid while it can be found by name
-  VersionHandle next_older;           // in its context
+  ContextHandle context;     // valid while it can be found by name
+  VersionHandle next_older;  // in its context
   VersionHandle lru_previous, lru_next;
   TimeNs last_used_ns = 0;
 };
@@ -167,15 +169,15 @@ struct ContextRecord {
   std::uint64_t key = 0;
   std::uint64_t last_number = 0;
   VersionHandle newest;
-  AgentHandle local_owner;            // invalid: of another node, or its agent has gone
-  bool was_local = false;             // its numbers were given out here
+  AgentHandle local_owner;  // invalid: of another node, or its agent has gone
+  bool was_local = false;   // its numbers were given out here
   ContextHandle agent_previous, agent_next;
 };
 
 struct DeliveryRecord {
   AgentHandle agent;
   VersionHandle version;
-  DeliveryHandle previous, next;      // of the same agent, newest first
+  DeliveryHandle previous, next;  // of the same agent, newest first
 };
 
 struct StagingRecord {
@@ -192,14 +194,14 @@ struct TenantRecord {
   Name name;
   mempool::RegionId receive = 0;
   std::uint64_t staged_bytes = 0;
-  std::uint64_t dropped_number = 0;   // highest version number of contexts that have gone
+  std::uint64_t dropped_number = 0;  // highest version number of contexts that have gone
   std::uint32_t blocks = 0;
   std::uint32_t versions = 0;
-  VersionHandle lru_oldest, lru_newest;   // unpinned versions without a local owner
+  VersionHandle lru_oldest, lru_newest;  // unpinned versions without a local owner
 };
 
 struct AgentRecord {
-  AgentHandle handle;                 // invalid: no agent here
+  AgentHandle handle;  // invalid: no agent here
   Name name;
   TenantHandle tenant;
   Layout layout;

@@ -1,6 +1,7 @@
 // The store's tables and the operations on them that several of its files need. See store.h for the
-// rules; the files: memory.cc (arenas), blocks.cc, digests.cc, versions.cc, manifest.cc hold these
-// operations; agents.cc, commit.cc, delivery.cc, staging.cc the public functions; check.cc audits.
+// rules; the files: memory.cc (arenas), blocks.cc, digests.cc, versions.cc, contexts.cc,
+// manifest.cc hold these operations; agents.cc, commit.cc, delivery.cc, stage.cc, staging.cc,
+// tokens.cc, store.cc the public functions; check.cc audits.
 #pragma once
 
 #include <algorithm>
@@ -19,27 +20,35 @@ namespace kvrail::engine {
 }
 // Bytes of a block slot, nothing for a layout that is not valid or whose sizes do not fit.
 [[nodiscard]] std::optional<std::uint64_t> checked_block_bytes(const Layout& layout) noexcept;
+// Of a request from outside; never allocates where it succeeds.
+[[nodiscard]] bool valid_layout(const Layout& layout) noexcept;
 [[nodiscard]] inline std::uint64_t granules(std::uint64_t bytes) noexcept {
   return bytes / kGranuleBytes + (bytes % kGranuleBytes != 0 ? 1 : 0);
 }
 // The token ids of block i.
-[[nodiscard]] inline std::span<const TokenId> block_tokens_of(std::span<const TokenId> tokens, std::uint32_t block_tokens,
+[[nodiscard]] inline std::span<const TokenId> block_tokens_of(std::span<const TokenId> tokens,
+                                                              std::uint32_t block_tokens,
                                                               std::uint64_t i) noexcept {
   const std::uint64_t first = i * block_tokens;
   return tokens.subspan(first, std::min<std::uint64_t>(block_tokens, tokens.size() - first));
 }
 
 struct Store::State {
-  State(const StoreOptions& options, const Clock& clock, std::unique_ptr<mempool::FixedMemory> memory);
+  State(const StoreOptions& options, const Clock& clock,
+        std::unique_ptr<mempool::FixedMemory> memory);
 
   // --- memory.cc ---
   [[nodiscard]] StoreMemory* memory_of(mempool::RegionId id) const noexcept;
   [[nodiscard]] StoreMemory* receive_of(TenantHandle tenant) const noexcept;
-  [[nodiscard]] Result<mempool::RegionId> adopt(StoreMemoryPtr memory, TenantHandle tenant, AgentHandle owner) noexcept;
+  [[nodiscard]] Result<mempool::RegionId> adopt(StoreMemoryPtr memory, TenantHandle tenant,
+                                                AgentHandle owner) noexcept;
   void retire_if_unused(mempool::RegionId id) noexcept;
-  // Space in the tenant's receive arena; unpinned versions without an owner make room, oldest first.
-  [[nodiscard]] std::optional<std::uint64_t> take(TenantHandle tenant, std::uint64_t bytes, mempool::PoolClass pool) noexcept;
-  void give_back(TenantHandle tenant, std::uint64_t offset, std::uint64_t bytes, mempool::PoolClass pool) noexcept;
+  // Space in the tenant's receive arena; unpinned versions without an owner make room, oldest
+  // first.
+  [[nodiscard]] std::optional<std::uint64_t> take(TenantHandle tenant, std::uint64_t bytes,
+                                                  mempool::PoolClass pool) noexcept;
+  void give_back(TenantHandle tenant, std::uint64_t offset, std::uint64_t bytes,
+                 mempool::PoolClass pool) noexcept;
   [[nodiscard]] Status out_of_memory(TenantHandle tenant) const noexcept;
   [[nodiscard]] std::byte* address(mempool::RegionId arena, std::uint64_t offset) const noexcept;
 
@@ -50,15 +59,16 @@ struct Store::State {
     BlockShape shape;
     std::uint32_t tokens = 0;
     std::uint32_t epsilon_ppm = 0;
-    SlotHandle slot;                     // a slot that other blocks name already; else
-    mempool::RegionId own_arena = 0;     // a writable slot of an agent; else one is taken from the
-    std::uint64_t own_offset = 0;        // tenant's receive arena
+    SlotHandle slot;                  // a slot that other blocks name already; else
+    mempool::RegionId own_arena = 0;  // a writable slot of an agent; else one is taken from the
+    std::uint64_t own_offset = 0;     // tenant's receive arena
     std::uint64_t slot_bytes = 0;
     bool planes = false;
   };
   // A block with one reference that nothing finds yet. On failure nothing is kept.
   [[nodiscard]] Result<BlockHandle> make_block(const NewBlock& request) noexcept;
-  [[nodiscard]] SlotHandle make_slot(mempool::RegionId arena, std::uint64_t offset, std::uint64_t bytes) noexcept;
+  [[nodiscard]] SlotHandle make_slot(mempool::RegionId arena, std::uint64_t offset,
+                                     std::uint64_t bytes) noexcept;
   [[nodiscard]] bool find_slot(const NewBlock& request, BlockRecord& block) noexcept;
   void ref(BlockHandle block) noexcept;
   void unref(BlockHandle block) noexcept;
@@ -67,7 +77,8 @@ struct Store::State {
   void index_block(BlockHandle block) noexcept;
   [[nodiscard]] BlockHandle find_block(TenantHandle tenant, const Hash128& hash) const noexcept;
   // The longest block that holds a proper prefix of these rows under the same parent.
-  [[nodiscard]] BlockHandle find_tail(TenantHandle tenant, const Hash128& parent, std::span<const TokenId> tokens,
+  [[nodiscard]] BlockHandle find_tail(TenantHandle tenant, const Hash128& parent,
+                                      std::span<const TokenId> tokens,
                                       std::uint32_t epsilon_limit_ppm) const noexcept;
   [[nodiscard]] bool take_planes(BlockRecord& block) noexcept;
   void drop_planes(BlockRecord& block) noexcept;
@@ -82,27 +93,31 @@ struct Store::State {
 
   // --- versions.cc ---
   // A version that nothing finds, with room for its lists.
-  [[nodiscard]] Result<VersionHandle> make_version(TenantHandle tenant, const Name& owner, const Name& name,
-                                                   const Layout& layout, std::uint64_t token_count, bool with_blocks,
+  [[nodiscard]] Result<VersionHandle> make_version(TenantHandle tenant, const Name& owner,
+                                                   const Name& name, const Layout& layout,
+                                                   std::uint64_t token_count, bool with_blocks,
                                                    bool with_missing) noexcept;
   void fill_hashes(VersionRecord& version, std::span<const TokenId> tokens) noexcept;
   void publish(VersionHandle handle, bool listed) noexcept;
-  void destroy(VersionHandle handle) noexcept;       // not pinned
+  void destroy(VersionHandle handle) noexcept;  // not pinned
   void unlist(VersionHandle handle) noexcept;
-  void idle(VersionHandle handle) noexcept;          // the last pin has gone, or never was one
+  void idle(VersionHandle handle) noexcept;  // the last pin has gone, or never was one
   void lru_remove(VersionHandle handle) noexcept;
   [[nodiscard]] bool evict_one(TenantHandle tenant) noexcept;
-  void supersede(ContextRecord& context) noexcept;   // the context may be gone afterwards
-  [[nodiscard]] ContextHandle find_context(TenantHandle tenant, const Name& owner, const Name& name) const noexcept;
-  [[nodiscard]] ContextHandle ensure_context(TenantHandle tenant, const Name& owner, const Name& name) noexcept;
-  [[nodiscard]] VersionHandle find_version(ContextHandle context, std::uint64_t number) const noexcept;
+  void supersede(ContextRecord& context) noexcept;  // the context may be gone afterwards
+  [[nodiscard]] ContextHandle find_context(TenantHandle tenant, const Name& owner,
+                                           const Name& name) const noexcept;
+  [[nodiscard]] ContextHandle ensure_context(TenantHandle tenant, const Name& owner,
+                                             const Name& name) noexcept;
+  [[nodiscard]] VersionHandle find_version(ContextHandle context,
+                                           std::uint64_t number) const noexcept;
   void erase_context(ContextHandle handle) noexcept;
   void own_context(ContextHandle handle, AgentRecord& agent) noexcept;
   void disown_context(ContextHandle handle) noexcept;
 
   // --- manifest.cc ---
-  [[nodiscard]] bool take_manifest(VersionRecord& version) noexcept;   // sizes are known
-  void write_manifest(const VersionRecord& version) noexcept;          // but for tokens and summary
+  [[nodiscard]] bool take_manifest(VersionRecord& version) noexcept;  // sizes are known
+  void write_manifest(const VersionRecord& version) noexcept;         // but for tokens and summary
   [[nodiscard]] std::byte* manifest_tail(const VersionRecord& version) const noexcept;
   [[nodiscard]] std::span<const TokenId> tokens_of(const VersionRecord& version) const noexcept;
   [[nodiscard]] ManifestRef manifest_ref(const VersionRecord& version) const noexcept;
@@ -110,7 +125,8 @@ struct Store::State {
   // --- staging.cc ---
   void undo_growth(const StagingRecord& staging) noexcept;
   void settle_blocks(VersionRecord& version) noexcept;
-  [[nodiscard]] VersionHandle find_equal(const VersionRecord& version, std::uint32_t epsilon_ppm) const noexcept;
+  [[nodiscard]] VersionHandle find_equal(const VersionRecord& version,
+                                         std::uint32_t epsilon_ppm) const noexcept;
   [[nodiscard]] bool may_list(const VersionRecord& version) const noexcept;
 
   // --- agents.cc ---
@@ -123,7 +139,7 @@ struct Store::State {
   SlotTable<TenantRecord, TenantTag> tenants;
   std::unique_ptr<AgentRecord[]> agents;
   mempool::RegionTable regions;
-  std::unique_ptr<StoreMemoryPtr[]> arenas;   // by slot_of(region)
+  std::unique_ptr<StoreMemoryPtr[]> arenas;  // by slot_of(region)
   StoreMemoryPtr retired;
   TimeNs retired_since_ns = 0;
   SlotTable<SlotRecord> slots;

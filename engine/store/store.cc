@@ -21,7 +21,7 @@ constexpr TimeNs kRetiredPatienceNs = kSecondNs;
 
 std::uint64_t index_bytes(const StoreOptions& options) {
   return (HashIndex::cells_for(options.max_blocks) + HashIndex::cells_for(options.max_versions)) *
-         sizeof(std::uint32_t);
+         sizeof(std::uint64_t);
 }
 
 Result<void> validate(const StoreOptions& options) {
@@ -29,14 +29,17 @@ Result<void> validate(const StoreOptions& options) {
     return Error{{Code::invalid_argument, Scope::engine}, "store: " + text};
   };
   constexpr std::uint32_t kMost = 1U << 26;
-  for (const std::uint32_t count : {options.max_tenants, options.max_agents, options.max_blocks, options.max_versions,
-                                    options.max_stagings, options.max_deliveries}) {
+  for (const std::uint32_t count :
+       {options.max_tenants, options.max_agents, options.max_blocks, options.max_versions,
+        options.max_stagings, options.max_deliveries}) {
     if (count == 0 || count > kMost) {
-      return refused("every table needs 1 to " + std::to_string(kMost) + " entries, not " + std::to_string(count));
+      return refused("every table needs 1 to " + std::to_string(kMost) + " entries, not " +
+                     std::to_string(count));
     }
   }
   if (options.table_bytes < index_bytes(options) + (1U << 16)) {
-    return refused("table_bytes must be above " + std::to_string(index_bytes(options) + (1U << 16)) +
+    return refused("table_bytes must be above " +
+                   std::to_string(index_bytes(options) + (1U << 16)) +
                    " for this many blocks and versions");
   }
   if (options.context_ttl_ns <= 0) {
@@ -49,26 +52,42 @@ Result<void> validate(const StoreOptions& options) {
 
 const char* text(StoreRule rule) noexcept {
   switch (rule) {
-    case StoreRule::none: return "no rule was broken";
-    case StoreRule::no_such_agent: return "the agent is not attached (any more)";
-    case StoreRule::no_tokens: return "a context needs at least one token";
-    case StoreRule::too_few_slots: return "the slots do not hold all tokens";
-    case StoreRule::foreign_slot: return "a slot is neither the agent's nor the one that holds this block";
-    case StoreRule::slot_unaligned: return "a slot is not at a multiple of the block size, or beyond its arena";
-    case StoreRule::slot_not_writable: return "a slot is free, or holds other committed tokens";
-    case StoreRule::slot_twice: return "a slot is named twice";
-    case StoreRule::rows_committed: return "the slot's rows hold another continuation already";
-    case StoreRule::layout: return "the layout is not valid or not the agent's";
-    case StoreRule::medium: return "this medium is not stored as blocks, or cannot encode this layout";
-    case StoreRule::window: return "the window begins behind the context's end";
-    case StoreRule::stale_prefix: return "the prefix is no delivery of this agent, or of another layout";
-    case StoreRule::version_number: return "version numbers are 1 to 2^62";
-    case StoreRule::import_only: return "the prepared memory is of another kind or layout";
+    case StoreRule::none:
+      return "no rule was broken";
+    case StoreRule::no_such_agent:
+      return "the agent is not attached (any more)";
+    case StoreRule::no_tokens:
+      return "a context needs at least one token";
+    case StoreRule::too_few_slots:
+      return "the slots do not hold all tokens";
+    case StoreRule::foreign_slot:
+      return "a slot is neither the agent's nor the one that holds this block";
+    case StoreRule::slot_unaligned:
+      return "a slot is not at a multiple of the block size, or beyond its arena";
+    case StoreRule::slot_not_writable:
+      return "a slot is free, or holds other committed tokens";
+    case StoreRule::slot_twice:
+      return "a slot is named twice";
+    case StoreRule::rows_committed:
+      return "the slot's rows hold another continuation already";
+    case StoreRule::layout:
+      return "the layout is not valid or not the agent's";
+    case StoreRule::medium:
+      return "this medium is not stored as blocks, or cannot encode this layout";
+    case StoreRule::window:
+      return "the window begins behind the context's end";
+    case StoreRule::stale_prefix:
+      return "the prefix is no delivery of this agent, or of another layout";
+    case StoreRule::version_number:
+      return "version numbers are 1 to 2^62";
+    case StoreRule::import_only:
+      return "the prepared memory is of another kind or layout";
   }
   return "?";
 }
 
-Store::State::State(const StoreOptions& given, const Clock& time, std::unique_ptr<mempool::FixedMemory> tables)
+Store::State::State(const StoreOptions& given, const Clock& time,
+                    std::unique_ptr<mempool::FixedMemory> tables)
     : options(given),
       clock(time),
       memory(std::move(tables)),
@@ -82,8 +101,9 @@ Store::State::State(const StoreOptions& given, const Clock& time, std::unique_pt
       contexts(given.max_versions),
       deliveries(given.max_deliveries),
       stagings(given.max_stagings) {
-  block_index.attach(memory->try_array<std::uint32_t>(HashIndex::cells_for(options.max_blocks)));
-  context_index.attach(memory->try_array<std::uint32_t>(HashIndex::cells_for(options.max_versions)));
+  block_index.attach(memory->try_array<std::uint64_t>(HashIndex::cells_for(options.max_blocks)));
+  context_index.attach(
+      memory->try_array<std::uint64_t>(HashIndex::cells_for(options.max_versions)));
 }
 
 Store::Store() = default;
@@ -121,7 +141,8 @@ Result<TenantHandle> Store::ensure_tenant(const Name& name, StoreMemoryPtr memor
   }
   const TenantHandle handle = state_->tenants.try_emplace();
   if (!handle) {
-    return Status{Code::out_of_capacity, Scope::engine, static_cast<std::int32_t>(state_->tenants.capacity())};
+    return Status{Code::out_of_capacity, Scope::engine,
+                  static_cast<std::int32_t>(state_->tenants.capacity())};
   }
   TenantRecord& tenant = *state_->tenants.get(handle);
   tenant.name = name;
@@ -169,13 +190,13 @@ TenantMemory Store::memory(TenantHandle tenant) const noexcept {
   if (memory == nullptr) {
     return {};
   }
-  return {memory->extents->total_units() * kGranuleBytes, memory->extents->free_units() * kGranuleBytes,
-          state_->tenants.get(tenant)->staged_bytes};
+  return {memory->extents->total_units() * kGranuleBytes,
+          memory->extents->free_units() * kGranuleBytes, state_->tenants.get(tenant)->staged_bytes};
 }
 
 Store::Counters Store::counters() const noexcept {
-  return {state_->versions.size(), state_->blocks.size(), state_->deliveries.size(), state_->stagings.size(),
-          state_->copied_bytes};
+  return {state_->versions.size(), state_->blocks.size(), state_->deliveries.size(),
+          state_->stagings.size(), state_->copied_bytes};
 }
 
 std::size_t Store::housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept {

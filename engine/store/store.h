@@ -41,7 +41,7 @@ struct StoreOptions {
   std::uint32_t max_versions = 1U << 14;
   std::uint32_t max_stagings = 1024;
   std::uint32_t max_deliveries = 1U << 14;
-  std::uint64_t table_bytes = 256ULL << 20;       // for token ids, lists, manifests' book-keeping
+  std::uint64_t table_bytes = 256ULL << 20;  // for token ids, lists, manifests' book-keeping
   std::uint64_t receive_arena_bytes = 256ULL << 20;  // per tenant
   std::uint64_t agent_arena_bytes = 64ULL << 20;     // default per agent
   std::uint32_t tenant_max_blocks = 0;    // share of one tenant, 0: no limit but the table's
@@ -65,26 +65,26 @@ struct VersionView {
   std::uint64_t number = 0;
   Layout layout;
   std::span<const TokenId> tokens;
-  std::span<const BlockHandle> blocks;    // ceil(tokens / T), empty when only tokens are held
-  std::span<const Hash128> hashes;        // chain after each block; the last may be a partial block's
+  std::span<const BlockHandle> blocks;  // ceil(tokens / T), empty when only tokens are held
+  std::span<const Hash128> hashes;      // chain after each block; the last may be a partial block's
   std::uint32_t epsilon_ppm = 0;
   ManifestRef manifest;
-  Medium medium = Medium::full;           // how it came here; full for a local commit
-  std::uint32_t window_first_block = 0;   // window: blocks[i] is invalid for 0 < i < this
-  std::uint8_t summary_kind = 0;          // medium summary: the bytes instead of tokens
+  Medium medium = Medium::full;          // how it came here; full for a local commit
+  std::uint32_t window_first_block = 0;  // window: blocks[i] is invalid for 0 < i < this
+  std::uint8_t summary_kind = 0;         // medium summary: the bytes instead of tokens
   std::span<const std::byte> summary;
 };
 
 struct BlockView {
   Hash128 hash;
-  std::byte* raw = nullptr;         // canonical slot
-  std::uint32_t arena = 0;          // where it lies
+  std::byte* raw = nullptr;  // canonical slot
+  std::uint32_t arena = 0;   // where it lies
   std::uint64_t offset = 0;
-  std::uint32_t tokens = 0;         // valid rows
+  std::uint32_t tokens = 0;  // valid rows
   std::uint32_t epsilon_ppm = 0;
-  Hash128 encoding;                 // of the planes, zero until planes_complete()
-  std::byte* plane0 = nullptr;      // scales and high nibbles
-  std::byte* plane1 = nullptr;      // low nibbles
+  Hash128 encoding;             // of the planes, zero until planes_complete()
+  std::byte* plane0 = nullptr;  // scales and high nibbles
+  std::byte* plane1 = nullptr;  // low nibbles
   std::uint64_t plane0_bytes = 0, plane1_bytes = 0;
 };
 
@@ -95,51 +95,54 @@ struct StageRequest {
   Name owner, context;
   std::uint64_t version = 0;
   Layout layout;
-  std::span<const TokenId> tokens;        // of the whole context; copied
-  Medium medium = Medium::full;           // full, int8 or window
+  std::span<const TokenId> tokens;  // of the whole context; copied
+  Medium medium = Medium::full;     // full, int8 or window
   std::uint32_t epsilon_ppm = 0;
-  std::uint32_t window_first_block = 0;   // window only: blocks before it (but block 0) are left out
+  std::uint32_t window_first_block = 0;  // window only: blocks before it (but block 0) are left out
   // Held blocks up to this ε need not arrive again; epsilon_ppm is used if it is larger.
   std::uint32_t held_limit_ppm = 0;
 };
 
 struct HaveResult {
-  std::uint32_t leading_blocks = 0;   // full blocks held from the start, ε within the asked bound
-  std::uint32_t held_blocks = 0;      // all that are held, tail included when it is equal
-  // Rows of block number `leading_blocks` that are held as the (shorter) tail of an earlier version.
-  // That block may be the last one or one that was the tail and is full now.
+  std::uint32_t leading_blocks = 0;  // full blocks held from the start, ε within the asked bound
+  std::uint32_t held_blocks = 0;     // all that are held, tail included when it is equal
+  // Rows of block number `leading_blocks` that are held as the (shorter) tail of an earlier
+  // version. That block may be the last one or one that was the tail and is full now.
   std::uint32_t tail_rows = 0;
 };
 
 // Status::detail of an invalid_argument from the store: which rule was broken.
 enum class StoreRule : std::int32_t {
   none = 0,
-  no_such_agent,        // the agent's handle is stale
+  no_such_agent,  // the agent's handle is stale
   no_tokens,
   too_few_slots,
-  foreign_slot,         // not in an arena of the agent, nor the slot of a block it may build on
-  slot_unaligned,       // the offset is no multiple of block_bytes, or beyond the arena
-  slot_not_writable,    // free, or committed with other content
+  foreign_slot,       // not in an arena of the agent, nor the slot of a block it may build on
+  slot_unaligned,     // the offset is no multiple of block_bytes, or beyond the arena
+  slot_not_writable,  // free, or committed with other content
   slot_twice,
-  rows_committed,       // the slot's rows hold another continuation already
+  rows_committed,  // the slot's rows hold another continuation already
   layout,
   medium,
   window,
   stale_prefix,
   version_number,
-  import_only,          // prepared memory of another kind than the call needs
+  import_only,  // prepared memory of another kind than the call needs
 };
-[[nodiscard]] const char* text(StoreRule rule) noexcept;   // one sentence for logs and agents
+[[nodiscard]] const char* text(StoreRule rule) noexcept;  // one sentence for logs and agents
 
 // Memory for a tenant or an agent, made on any thread (it blocks), adopted by the worker without
 // allocation.
 struct StoreMemory;
-struct StoreMemoryDeleter { void operator()(StoreMemory* memory) const noexcept; };
+struct StoreMemoryDeleter {
+  void operator()(StoreMemory* memory) const noexcept;
+};
 using StoreMemoryPtr = std::unique_ptr<StoreMemory, StoreMemoryDeleter>;
 
 class Store {
  public:
-  [[nodiscard]] static Result<std::unique_ptr<Store>> create(const StoreOptions& options, const Clock& clock);
+  [[nodiscard]] static Result<std::unique_ptr<Store>> create(const StoreOptions& options,
+                                                             const Clock& clock);
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
   ~Store();
@@ -148,17 +151,21 @@ class Store {
   // The Conductor prepares memory, the worker adopts it; memory nothing names any more goes back by
   // take_retired() to the Conductor, which destroys it (housekeep() does so if nobody takes it).
   // ensure_tenant, add_agent and import_range without prepared memory do both in turn.
-  [[nodiscard]] static Result<StoreMemoryPtr> prepare_tenant(const StoreOptions& options, const Name& name);
-  [[nodiscard]] static Result<StoreMemoryPtr> prepare_agent(const StoreOptions& options, const Layout& layout,
+  [[nodiscard]] static Result<StoreMemoryPtr> prepare_tenant(const StoreOptions& options,
+                                                             const Name& name);
+  [[nodiscard]] static Result<StoreMemoryPtr> prepare_agent(const StoreOptions& options,
+                                                            const Layout& layout,
                                                             std::uint64_t arena_bytes);
-  [[nodiscard]] static Result<StoreMemoryPtr> prepare_import(const StoreOptions& options, const Layout& layout,
-                                                             std::byte* base, std::uint64_t bytes, int fd);
+  [[nodiscard]] static Result<StoreMemoryPtr> prepare_import(const StoreOptions& options,
+                                                             const Layout& layout, std::byte* base,
+                                                             std::uint64_t bytes, int fd);
   [[nodiscard]] TenantHandle find_tenant(const Name& name) const noexcept;
-  [[nodiscard]] Result<TenantHandle> ensure_tenant(const Name& name, StoreMemoryPtr memory) noexcept;
+  [[nodiscard]] Result<TenantHandle> ensure_tenant(const Name& name,
+                                                   StoreMemoryPtr memory) noexcept;
   [[nodiscard]] Result<void> add_agent(AgentHandle agent, const Name& name, TenantHandle tenant,
                                        const Layout& layout, StoreMemoryPtr memory) noexcept;
   [[nodiscard]] Result<Extent> import_range(AgentHandle agent, StoreMemoryPtr memory) noexcept;
-  [[nodiscard]] StoreMemoryPtr take_retired() noexcept;   // null: none
+  [[nodiscard]] StoreMemoryPtr take_retired() noexcept;  // null: none
 
   [[nodiscard]] Result<TenantHandle> ensure_tenant(const Name& name);
   [[nodiscard]] Result<void> add_agent(AgentHandle agent, const Name& name, TenantHandle tenant,
@@ -183,20 +190,23 @@ class Store {
   // Host memory of an embedded agent, used in place (kind host_pages, fd -1), or an fd mapped from
   // its start (host_fd, base null; the caller keeps the fd). A memfd must be sealed against
   // shrinking or let itself be: the engine can't be made to read beyond its end.
-  [[nodiscard]] Result<Extent> import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes, int fd);
-  // Slots cover all blocks; or, with a prefix, all but the prefix's leading full blocks. Slots beyond
-  // what the tokens need stay writable. A block that the tenant holds already (same hash, ε no worse)
-  // is shared, and the agent's own slot for it stays its own, writable. Slots of blocks that the
-  // agent did not write (of a delivery, say) may be named at their place in the context.
+  [[nodiscard]] Result<Extent> import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes,
+                                            int fd);
+  // Slots cover all blocks; or, with a prefix, all but the prefix's leading full blocks. Slots
+  // beyond what the tokens need stay writable. A block that the tenant holds already (same hash, ε
+  // no worse) is shared, and the agent's own slot for it stays its own, writable. Slots of blocks
+  // that the agent did not write (of a delivery, say) may be named at their place in the context.
   [[nodiscard]] Result<VersionHandle> commit(AgentHandle agent, const Name& context,
                                              std::span<const TokenId> tokens,
-                                             std::span<const Extent> slots, DeliveryHandle prefix) noexcept;
+                                             std::span<const Extent> slots,
+                                             DeliveryHandle prefix) noexcept;
   // number 0: newest. Contexts of any agent of the tenant, local or received; windows are not found
   // (their delivery is terminal). Versions with KV go before token ids of the same number.
   [[nodiscard]] VersionHandle find(TenantHandle tenant, const Name& owner, const Name& context,
                                    std::uint64_t number) const noexcept;
   // Newest version named `context` that `agent` committed, else the newest delivered to it.
-  [[nodiscard]] VersionHandle find_for(AgentHandle agent, const Name& context, std::uint64_t number) const noexcept;
+  [[nodiscard]] VersionHandle find_for(AgentHandle agent, const Name& context,
+                                       std::uint64_t number) const noexcept;
   // Versions are found no more; what no delivery pins is free at once.
   void drop_context(AgentHandle agent, const Name& context) noexcept;
 
@@ -205,12 +215,13 @@ class Store {
   [[nodiscard]] BlockView block(BlockHandle block) const noexcept;
   void pin(VersionHandle version) noexcept;
   void unpin(VersionHandle version) noexcept;
-  // Digests of a block, computed once and kept: of the slot as one piece when the block is full, else
-  // of the valid rows of each (layer, K|V) as a piece of its own, in slot order. `budget_bytes`
-  // bounds the work and is lowered by it; false: call again.
+  // Digests of a block, computed once and kept: of the slot as one piece when the block is full,
+  // else of the valid rows of each (layer, K|V) as a piece of its own, in slot order.
+  // `budget_bytes` bounds the work and is lowered by it; false: call again.
   [[nodiscard]] bool ensure_digests(BlockHandle block, std::uint64_t& budget_bytes) noexcept;
   [[nodiscard]] std::span<const std::uint64_t> raw_digests(BlockHandle block) const noexcept;
-  [[nodiscard]] std::span<const std::uint64_t> plane_digests(BlockHandle block, int plane) const noexcept;
+  [[nodiscard]] std::span<const std::uint64_t> plane_digests(BlockHandle block,
+                                                             int plane) const noexcept;
   // Attaches planes to a block that has only raw content (the sender encodes into them). They come
   // from the tenant's receive arena and stay as long as the block. True at once if it has planes.
   // False: no memory, or a layout that can't be encoded.
@@ -221,13 +232,14 @@ class Store {
   // --- delivering ---
   [[nodiscard]] DeliveryHandle deliver(AgentHandle to, VersionHandle version) noexcept;  // pins
   [[nodiscard]] ManifestRef manifest(DeliveryHandle delivery) const noexcept;
-  bool release(AgentHandle agent, DeliveryHandle delivery) noexcept;   // false: not this agent's
+  bool release(AgentHandle agent, DeliveryHandle delivery) noexcept;  // false: not this agent's
 
   // --- receiving ---
   // Block hashes of `tokens` under (tenant, layout), chained; writes ceil(n/T) hashes.
   void hash_chain(TenantHandle tenant, const Layout& layout, std::span<const TokenId> tokens,
                   std::span<Hash128> out) const noexcept;
-  [[nodiscard]] HaveResult have(TenantHandle tenant, const Layout& layout, std::span<const TokenId> tokens,
+  [[nodiscard]] HaveResult have(TenantHandle tenant, const Layout& layout,
+                                std::span<const TokenId> tokens,
                                 std::uint32_t epsilon_limit_ppm) const noexcept;
   // All or nothing. Code::out_of_memory leaves everything as it was (the caller answers LATER).
   [[nodiscard]] Result<StagingHandle> stage(const StageRequest& request) noexcept;
@@ -237,8 +249,8 @@ class Store {
     // from this one on are to come; those before are in the slot already. Never for int8.
     std::uint32_t tail_from_row = 0;
     std::uint32_t tail_block = 0;
-    std::span<const std::uint8_t> missing;          // per block: 1 = must arrive
-    std::span<const BlockHandle> blocks;            // held or new; invalid where a window has none
+    std::span<const std::uint8_t> missing;  // per block: 1 = must arrive
+    std::span<const BlockHandle> blocks;    // held or new; invalid where a window has none
   };
   [[nodiscard]] bool view(StagingHandle staging, StagingView& out) const noexcept;
   // All bytes are in place and verified (int8: decoded; planes_complete() is called for blocks for
@@ -246,11 +258,13 @@ class Store {
   [[nodiscard]] Result<VersionHandle> publish(StagingHandle staging) noexcept;
   void abandon(StagingHandle staging) noexcept;
   // A version of token ids only (medium tokens, reference), or a summary.
-  [[nodiscard]] Result<VersionHandle> publish_tokens(TenantHandle tenant, const Name& owner, const Name& context,
-                                                     std::uint64_t number, const Layout& layout, Medium medium,
+  [[nodiscard]] Result<VersionHandle> publish_tokens(TenantHandle tenant, const Name& owner,
+                                                     const Name& context, std::uint64_t number,
+                                                     const Layout& layout, Medium medium,
                                                      std::span<const TokenId> tokens) noexcept;
-  [[nodiscard]] Result<VersionHandle> publish_summary(TenantHandle tenant, const Name& owner, const Name& context,
-                                                      std::uint64_t number, std::uint8_t kind,
+  [[nodiscard]] Result<VersionHandle> publish_summary(TenantHandle tenant, const Name& owner,
+                                                      const Name& context, std::uint64_t number,
+                                                      std::uint8_t kind,
                                                       std::span<const std::byte> bytes) noexcept;
 
   // Bounded housekeeping: TTL, digests of fresh commits, retired memory that nobody took. Returns

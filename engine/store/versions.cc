@@ -1,4 +1,4 @@
-// Versions and contexts: how they are listed, found, kept and dropped.
+// Versions: how they are made, listed, kept and dropped.
 #include <algorithm>
 
 #include "codec/hash.h"
@@ -6,17 +6,6 @@
 
 namespace kvrail::engine {
 namespace {
-
-std::uint64_t context_key(TenantHandle tenant, const Name& owner, const Name& name) noexcept {
-  struct Key {
-    std::uint64_t tenant;
-    Name owner;
-    Name name;
-  };
-  static_assert(sizeof(Key) == sizeof(std::uint64_t) + 2 * sizeof(Name), "padding would be hashed");
-  const Key key{tenant.packed(), owner, name};
-  return codec::hash_of({reinterpret_cast<const char*>(&key), sizeof(key)}).low;
-}
 
 // Which of two versions of a context is found first.
 bool goes_before(const VersionRecord& a, const VersionRecord& b) noexcept {
@@ -33,14 +22,18 @@ bool goes_before(const VersionRecord& a, const VersionRecord& b) noexcept {
 
 }  // namespace
 
-Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name& owner, const Name& name,
-                                                 const Layout& layout, std::uint64_t token_count, bool with_blocks,
+Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name& owner,
+                                                 const Name& name, const Layout& layout,
+                                                 std::uint64_t token_count, bool with_blocks,
                                                  bool with_missing) noexcept {
   TenantRecord& holder = *tenants.get(tenant);
-  if (options.tenant_max_versions != 0 && holder.versions >= options.tenant_max_versions && !evict_one(tenant)) {
-    return Status{Code::quota_exceeded, Scope::transfer, static_cast<std::int32_t>(options.tenant_max_versions)};
+  if (options.tenant_max_versions != 0 && holder.versions >= options.tenant_max_versions &&
+      !evict_one(tenant)) {
+    return Status{Code::quota_exceeded, Scope::transfer,
+                  static_cast<std::int32_t>(options.tenant_max_versions)};
   }
-  const std::uint64_t hash_count = token_count == 0 ? 0 : (token_count - 1) / layout.block_tokens + 1;
+  const std::uint64_t hash_count =
+      token_count == 0 ? 0 : (token_count - 1) / layout.block_tokens + 1;
   if (hash_count > options.max_blocks || token_count > kMaxTokens) {
     return Status{Code::too_large, Scope::transfer, static_cast<std::int32_t>(options.max_blocks)};
   }
@@ -48,7 +41,8 @@ Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name
   }
   const VersionHandle handle = versions.try_emplace();
   if (!handle) {
-    return Status{Code::out_of_capacity, Scope::transfer, static_cast<std::int32_t>(versions.capacity())};
+    return Status{Code::out_of_capacity, Scope::transfer,
+                  static_cast<std::int32_t>(versions.capacity())};
   }
   VersionRecord& version = *versions.get(handle);
   ++holder.versions;
@@ -62,8 +56,9 @@ Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name
   if (hash_count == 0) {
     return handle;
   }
-  const std::uint64_t bytes = hash_count * (sizeof(Hash128) + (with_blocks ? sizeof(BlockHandle) : 0) +
-                                            (with_missing ? 1 : 0));
+  const std::uint64_t bytes =
+      hash_count *
+      (sizeof(Hash128) + (with_blocks ? sizeof(BlockHandle) : 0) + (with_missing ? 1 : 0));
   std::byte* lists = memory->try_array<std::byte>(bytes).data();
   while (lists == nullptr && evict_one(tenant)) {
     lists = memory->try_array<std::byte>(bytes).data();
@@ -71,13 +66,15 @@ Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name
   if (lists == nullptr) {
     version.block_count = 0;
     destroy(handle);
-    return Status{Code::out_of_memory, Scope::transfer,
-                  static_cast<std::int32_t>(std::min<std::uint64_t>(memory->bytes_free(), INT32_MAX))};
+    return Status{
+        Code::out_of_memory, Scope::transfer,
+        static_cast<std::int32_t>(std::min<std::uint64_t>(memory->bytes_free(), INT32_MAX))};
   }
   // All-zero bytes are a null hash, an invalid handle and "not missing", so the lists start valid.
   version.hashes = reinterpret_cast<Hash128*>(lists);
   version.blocks = reinterpret_cast<BlockHandle*>(version.hashes + hash_count);
-  version.missing = with_missing ? reinterpret_cast<std::uint8_t*>(version.blocks + hash_count) : nullptr;
+  version.missing =
+      with_missing ? reinterpret_cast<std::uint8_t*>(version.blocks + hash_count) : nullptr;
   return handle;
 }
 
@@ -125,8 +122,8 @@ void Store::State::publish(VersionHandle handle, bool listed) noexcept {
   --version.pins;
 }
 
-// Called where a version has no pin: decides whether it stays. A version that can't be found by name
-// stays only until somebody had the chance to pin it (see unpin).
+// Called where a version has no pin: decides whether it stays. A version that can't be found by
+// name stays only until somebody had the chance to pin it (see unpin).
 void Store::State::idle(VersionHandle handle) noexcept {
   VersionRecord& version = *versions.get(handle);
   KVRAIL_ASSERT(version.pins == 0 && version.published && !version.in_lru);
@@ -219,102 +216,14 @@ void Store::State::destroy(VersionHandle handle) noexcept {
   }
   memory->give_back(version.hashes);
   if (version.manifest_offset != kNoOffset) {
-    give_back(version.tenant, version.manifest_offset, version.manifest_bytes, mempool::PoolClass::manifest);
+    give_back(version.tenant, version.manifest_offset, version.manifest_bytes,
+              mempool::PoolClass::manifest);
   }
   --tenants.get(version.tenant)->versions;
   versions.erase(handle);
 }
 
-ContextHandle Store::State::find_context(TenantHandle tenant, const Name& owner, const Name& name) const noexcept {
-  const std::uint32_t position = context_index.find(context_key(tenant, owner, name), [&](std::uint32_t at) {
-    const ContextRecord& context = *contexts.get(contexts.handle_at(at));
-    return context.tenant == tenant && context.owner == owner && context.name == name;
-  });
-  return position == HashIndex::kNone ? ContextHandle{} : contexts.handle_at(position);
-}
-
-ContextHandle Store::State::ensure_context(TenantHandle tenant, const Name& owner, const Name& name) noexcept {
-  if (const ContextHandle present = find_context(tenant, owner, name)) {
-    return present;
-  }
-  const ContextHandle handle = contexts.try_emplace();
-  KVRAIL_ASSERT_MSG(handle.valid(), "there are as many contexts as versions, and each has one");
-  ContextRecord& context = *contexts.get(handle);
-  context.tenant = tenant;
-  context.owner = owner;
-  context.name = name;
-  context.key = context_key(tenant, owner, name);
-  // Other nodes may still hold versions of a context that is made anew under an old name, so its
-  // numbers go on above all that were given out.
-  context.last_number = tenants.get(tenant)->dropped_number;
-  context_index.insert(context.key, handle.index);
-  return handle;
-}
-
-void Store::State::erase_context(ContextHandle handle) noexcept {
-  const ContextRecord& context = *contexts.get(handle);
-  TenantRecord& tenant = *tenants.get(context.tenant);
-  if (context.was_local) {
-    tenant.dropped_number = std::max(tenant.dropped_number, context.last_number);
-  }
-  if (context.local_owner.valid()) {
-    disown_context(handle);
-  }
-  context_index.erase(context.key, handle.index,
-                      [this](std::uint32_t at) { return contexts.get(contexts.handle_at(at))->key; });
-  contexts.erase(handle);
-}
-
-void Store::State::own_context(ContextHandle handle, AgentRecord& owner) noexcept {
-  ContextRecord& context = *contexts.get(handle);
-  if (context.local_owner == owner.handle) {
-    return;
-  }
-  KVRAIL_ASSERT_MSG(!context.local_owner.valid(), "two agents of one tenant have the same name");
-  context.local_owner = owner.handle;
-  context.was_local = true;
-  context.agent_previous = ContextHandle{};
-  context.agent_next = owner.first_context;
-  if (ContextRecord* first = contexts.get(owner.first_context)) {
-    first->agent_previous = handle;
-  }
-  owner.first_context = handle;
-  for (VersionHandle version = context.newest; version; version = versions.get(version)->next_older) {
-    lru_remove(version);  // An agent that came back under its name takes its contexts over.
-  }
-}
-
-void Store::State::disown_context(ContextHandle handle) noexcept {
-  ContextRecord& context = *contexts.get(handle);
-  AgentRecord* owner = agent(context.local_owner);
-  KVRAIL_ASSERT(owner != nullptr);
-  ContextRecord* previous = contexts.get(context.agent_previous);
-  ContextRecord* next = contexts.get(context.agent_next);
-  (previous != nullptr ? previous->agent_next : owner->first_context) = context.agent_next;
-  if (next != nullptr) {
-    next->agent_previous = context.agent_previous;
-  }
-  context.local_owner = AgentHandle{};
-}
-
-VersionHandle Store::State::find_version(ContextHandle handle, std::uint64_t number) const noexcept {
-  const ContextRecord* context = contexts.get(handle);
-  if (context == nullptr) {
-    return {};
-  }
-  VersionHandle at = context->newest;
-  while (number != 0 && at && versions.get(at)->number != number) {
-    at = versions.get(at)->next_older;
-  }
-  return at;
-}
-
 // --- public ---
-
-VersionHandle Store::find(TenantHandle tenant, const Name& owner, const Name& context,
-                          std::uint64_t number) const noexcept {
-  return state_->find_version(state_->find_context(tenant, owner, context), number);
-}
 
 bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
   const VersionRecord* version = state_->versions.get(handle);
@@ -340,14 +249,16 @@ bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
 
 void Store::pin(VersionHandle handle) noexcept {
   VersionRecord* version = state_->versions.get(handle);
-  KVRAIL_ASSERT_MSG(version != nullptr && version->published, "pinning a version that is not there");
+  KVRAIL_ASSERT_MSG(version != nullptr && version->published,
+                    "pinning a version that is not there");
   state_->lru_remove(handle);
   ++version->pins;
 }
 
 void Store::unpin(VersionHandle handle) noexcept {
   VersionRecord* version = state_->versions.get(handle);
-  KVRAIL_ASSERT_MSG(version != nullptr && version->pins > 0, "unpinning a version that is not pinned");
+  KVRAIL_ASSERT_MSG(version != nullptr && version->pins > 0,
+                    "unpinning a version that is not pinned");
   if (--version->pins > 0) {
     return;
   }
@@ -358,29 +269,6 @@ void Store::unpin(VersionHandle handle) noexcept {
   }
   state_->idle(handle);
   state_->supersede(*context);
-}
-
-void Store::drop_context(AgentHandle handle_of_agent, const Name& name) noexcept {
-  const AgentRecord* agent = state_->agent(handle_of_agent);
-  if (agent == nullptr) {
-    return;
-  }
-  const ContextHandle handle = state_->find_context(agent->tenant, agent->name, name);
-  const ContextRecord* context = state_->contexts.get(handle);
-  // An agent that came back under its name may drop what it left behind; a context of another node's
-  // agent with that name is not its own.
-  if (context == nullptr || !context->was_local) {
-    return;
-  }
-  // The context record goes with its last version, so it is looked up again each time.
-  while ((context = state_->contexts.get(handle)) != nullptr) {
-    const VersionHandle version = context->newest;
-    if (state_->versions.get(version)->pins == 0) {
-      state_->destroy(version);
-    } else {
-      state_->unlist(version);
-    }
-  }
 }
 
 }  // namespace kvrail::engine

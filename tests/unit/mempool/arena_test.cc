@@ -124,7 +124,8 @@ TEST_CASE("a lock beyond the limit names the limit, the need and the remedy") {
       ::_exit(1);
     }
     const std::string& text = arena.error().message;
-    const bool clear = text.find("64 KiB") != std::string::npos && text.find("1024 KiB") != std::string::npos &&
+    const bool clear = text.find("64 KiB") != std::string::npos &&
+                       text.find("1024 KiB") != std::string::npos &&
                        text.find("ulimit -l") != std::string::npos;
     ::_exit(clear ? 0 : 2);
   }
@@ -184,14 +185,16 @@ TEST_CASE("adopted memory is used in place and has no fd") {
 }
 
 TEST_CASE("the room is the tightest of the machine and every cgroup above") {
-  const auto root = std::filesystem::temp_directory_path() / ("kvrail-room-" + std::to_string(::getpid()));
+  const auto root =
+      std::filesystem::temp_directory_path() / ("kvrail-room-" + std::to_string(::getpid()));
   write_file(root / "proc/meminfo", "MemTotal: 999 kB\nMemAvailable:   1000 kB\n");
   CHECK(memory_room((root / "proc").string(), (root / "cgroup").string())->bytes == 1'024'000);
 
   write_file(root / "proc/self/cgroup", "0::/outer/inner\n");
   write_file(root / "cgroup/outer/memory.max", "600000\n");
   write_file(root / "cgroup/outer/memory.current", "500000\n");
-  write_file(root / "cgroup/outer/memory.stat", "anon 1\ninactive_file 100000\nactive_file 50000\n");
+  write_file(root / "cgroup/outer/memory.stat",
+             "anon 1\ninactive_file 100000\nactive_file 50000\n");
   write_file(root / "cgroup/outer/inner/memory.max", "max\n");
   write_file(root / "cgroup/outer/inner/memory.current", "400000\n");
   const auto unified = memory_room((root / "proc").string(), (root / "cgroup").string());

@@ -23,7 +23,7 @@ TEST_CASE("best fit takes the tightest range, the lowest of equals") {
   CHECK(*d == 40);
   space.give_back(*a, 10);
   space.give_back(*c, 10);
-  CHECK(*space.try_take(8) == 0);    // Both holes have 10 units; the lower one.
+  CHECK(*space.try_take(8) == 0);  // Both holes have 10 units; the lower one.
   CHECK(*space.try_take(10) == 30);
   CHECK(*space.try_take(2) == 8);
   space.check();
@@ -36,7 +36,8 @@ TEST_CASE("given back neighbours join, in every order") {
     REQUIRE(space.try_take(10));
     REQUIRE(space.try_take(10));
     CHECK_FALSE(space.try_take(1));
-    constexpr int kOrders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    constexpr int kOrders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                   {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     for (const int part : kOrders[order]) {
       space.give_back(static_cast<std::uint64_t>(part) * 10, 10);
       space.check();

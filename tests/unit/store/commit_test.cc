@@ -1,6 +1,6 @@
 #include "codec/hash.h"
 #include "engine/core/manifest.h"
-#include "fixture.h"
+#include "tests/unit/store/fixture.h"
 
 using namespace kvrail;
 using namespace kvrail::engine;
@@ -45,7 +45,8 @@ TEST_CASE("a committed version can be found, viewed and delivered without a byte
   CHECK(header->version == 1);
   CHECK(header->token_count == 40);
   REQUIRE(header->block_count == 3);
-  CHECK(manifest.bytes == sizeof(ManifestHeader) + 3 * sizeof(ManifestBlock) + 40 * sizeof(TokenId));
+  CHECK(manifest.bytes ==
+        sizeof(ManifestHeader) + 3 * sizeof(ManifestBlock) + 40 * sizeof(TokenId));
   const auto* blocks = reinterpret_cast<const ManifestBlock*>(at + header->header_bytes);
   CHECK(blocks[2].arena == extent.arena);
   CHECK(blocks[2].offset == extent.offset + 2 * f.layout.block_bytes());
@@ -157,7 +158,8 @@ TEST_CASE("a dropped context that is being read stays until the reader is throug
 TEST_CASE("commit passes loss on: blocks computed on a lossy prefix are no better than it") {
   Fixture f;
   const AgentHandle a = f.attach(0, "a");
-  const VersionHandle lossy = f.receive(f.request("far", "doc", ids(32), 4, Medium::full, 3'000), 1);
+  const VersionHandle lossy =
+      f.receive(f.request("far", "doc", ids(32), 4, Medium::full, 3'000), 1);
   const DeliveryHandle prefix = f.store->deliver(a, lossy);
   CHECK(f.view(lossy).epsilon_ppm == 3'000);
 
@@ -190,9 +192,11 @@ TEST_CASE("commit passes loss on: blocks computed on a lossy prefix are no bette
   }
   SUBCASE("a prefix of somebody else") {
     const AgentHandle b = f.attach(1, "b");
-    CHECK(rule_of(f.commit(b, "c", ids(40), {f.allocate(b, 3)}, prefix).status()) == StoreRule::stale_prefix);
+    CHECK(rule_of(f.commit(b, "c", ids(40), {f.allocate(b, 3)}, prefix).status()) ==
+          StoreRule::stale_prefix);
     CHECK(f.store->release(a, prefix));
-    CHECK(rule_of(f.commit(a, "c", ids(40), {f.allocate(a, 3)}, prefix).status()) == StoreRule::stale_prefix);
+    CHECK(rule_of(f.commit(a, "c", ids(40), {f.allocate(a, 3)}, prefix).status()) ==
+          StoreRule::stale_prefix);
   }
 }
 
@@ -204,7 +208,9 @@ TEST_CASE("hostile slots are refused, and nothing changes") {
   const Extent others = f.allocate(b, 4);
   const std::uint64_t block = f.layout.block_bytes();
   const auto tokens = ids(32);
-  const auto rule = [&](const std::vector<Extent>& slots) { return rule_of(f.commit(a, "c", tokens, slots).status()); };
+  const auto rule = [&](const std::vector<Extent>& slots) {
+    return rule_of(f.commit(a, "c", tokens, slots).status());
+  };
   CHECK(rule({}) == StoreRule::too_few_slots);
   CHECK(rule({{own.arena, 1, own.offset}}) == StoreRule::too_few_slots);
   CHECK(rule({others}) == StoreRule::foreign_slot);
@@ -216,17 +222,22 @@ TEST_CASE("hostile slots are refused, and nothing changes") {
   CHECK(rule({{own.arena, 0, own.offset}}) == StoreRule::slot_unaligned);
   CHECK(rule({{own.arena, UINT32_MAX, own.offset}}) == StoreRule::slot_unaligned);
   CHECK(rule({{own.arena, 2, UINT64_MAX - block + 1}}) == StoreRule::slot_unaligned);
-  CHECK(rule({{own.arena, 2, own.offset + 4 * block}}) == StoreRule::slot_not_writable);  // Never allocated.
+  CHECK(rule({{own.arena, 2, own.offset + 4 * block}}) ==
+        StoreRule::slot_not_writable);  // Never allocated.
   CHECK(rule({{own.arena, 1, own.offset}, {own.arena, 1, own.offset}}) == StoreRule::slot_twice);
   CHECK(rule_of(f.commit(a, "c", {}, {own}).status()) == StoreRule::no_tokens);
-  CHECK(rule_of(f.commit(agent_handle(0, 99), "c", tokens, {own}).status()) == StoreRule::no_such_agent);
-  CHECK(rule_of(f.commit(agent_handle(7'000, 1), "c", tokens, {own}).status()) == StoreRule::no_such_agent);
+  CHECK(rule_of(f.commit(agent_handle(0, 99), "c", tokens, {own}).status()) ==
+        StoreRule::no_such_agent);
+  CHECK(rule_of(f.commit(agent_handle(7'000, 1), "c", tokens, {own}).status()) ==
+        StoreRule::no_such_agent);
   f.store->check();
   CHECK(f.store->counters().blocks == 0);
   CHECK(f.store->counters().versions == 0);
   CHECK(rule({own}) == StoreRule::none);
 
-  const auto free_rule = [&](const Extent& extent) { return rule_of(f.store->free_blocks(a, extent)); };
+  const auto free_rule = [&](const Extent& extent) {
+    return rule_of(f.store->free_blocks(a, extent));
+  };
   CHECK(free_rule(others) == StoreRule::foreign_slot);
   CHECK(free_rule({f.store->receive_arena(f.tenant), 1, 0}) == StoreRule::foreign_slot);
   CHECK(free_rule({own.arena, 0, 0}) == StoreRule::slot_unaligned);

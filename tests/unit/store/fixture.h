@@ -40,7 +40,9 @@ inline StoreOptions small_options() {
   return options;
 }
 
-inline Name name(std::string_view text) { return make_name(text).value(); }
+inline Name name(std::string_view text) {
+  return make_name(text).value();
+}
 
 // Token ids first, first + 1, ...
 inline std::vector<TokenId> ids(std::size_t count, TokenId first = 100) {
@@ -51,15 +53,20 @@ inline std::vector<TokenId> ids(std::size_t count, TokenId first = 100) {
   return out;
 }
 
-inline AgentHandle agent_handle(std::uint32_t index, std::uint32_t generation = 1) { return {index, generation}; }
+inline AgentHandle agent_handle(std::uint32_t index, std::uint32_t generation = 1) {
+  return {index, generation};
+}
 
 struct Fixture {
-  explicit Fixture(const StoreOptions& options = small_options()) : store(Store::create(options, clock).value()) {
+  explicit Fixture(const StoreOptions& options = small_options())
+      : store(Store::create(options, clock).value()) {
     tenant = store->ensure_tenant(name("team")).value();
   }
   ~Fixture() { store->check(); }
 
-  AgentHandle attach(std::uint32_t index, std::string_view who) { return attach(index, who, tenant); }
+  AgentHandle attach(std::uint32_t index, std::string_view who) {
+    return attach(index, who, tenant);
+  }
   AgentHandle attach(std::uint32_t index, std::string_view who, TenantHandle of) {
     const AgentHandle handle = agent_handle(index, ++generation);
     REQUIRE(store->add_agent(handle, name(who), of, layout, 0).ok());
@@ -72,20 +79,24 @@ struct Fixture {
     KVRAIL_ASSERT(extent.ok());
     return *extent;
   }
-  std::byte* at(const Extent& extent) const { return store->arena(extent.arena)->base() + extent.offset; }
+  std::byte* at(const Extent& extent) const {
+    return store->arena(extent.arena)->base() + extent.offset;
+  }
   void fill(const Extent& extent, std::uint8_t value) const {
     std::memset(at(extent), value, extent.count * layout.block_bytes());
   }
 
-  Result<VersionHandle> commit(AgentHandle agent, std::string_view context, const std::vector<TokenId>& tokens,
-                               const std::vector<Extent>& slots, DeliveryHandle prefix = {}) {
+  Result<VersionHandle> commit(AgentHandle agent, std::string_view context,
+                               const std::vector<TokenId>& tokens, const std::vector<Extent>& slots,
+                               DeliveryHandle prefix = {}) {
     const Name context_name = name(context);
     NoAllocScope worker;
     return store->commit(agent, context_name, tokens, slots, prefix);
   }
 
-  StageRequest request(std::string_view owner, std::string_view context, const std::vector<TokenId>& tokens,
-                       std::uint64_t version = 1, Medium medium = Medium::full, std::uint32_t epsilon_ppm = 0) {
+  StageRequest request(std::string_view owner, std::string_view context,
+                       const std::vector<TokenId>& tokens, std::uint64_t version = 1,
+                       Medium medium = Medium::full, std::uint32_t epsilon_ppm = 0) {
     StageRequest out;
     out.tenant = tenant;
     out.owner = name(owner);
@@ -125,7 +136,8 @@ struct Fixture {
     const BlockView view = store->block(block);
     for (std::uint32_t half = 0; half < 2 * layout.layers; ++half) {
       for (std::uint32_t row = from; row < view.tokens; ++row) {
-        std::memset(view.raw + layout.row_offset(half / 2, half % 2, row), value, layout.row_bytes());
+        std::memset(view.raw + layout.row_offset(half / 2, half % 2, row), value,
+                    layout.row_bytes());
       }
     }
   }
@@ -144,11 +156,12 @@ struct Fixture {
   std::unique_ptr<Store> store;
   TenantHandle tenant;
   std::uint32_t generation = 0;
-  std::deque<std::vector<TokenId>> kept_tokens;   // requests only refer to theirs
+  std::deque<std::vector<TokenId>> kept_tokens;  // requests only refer to theirs
 };
 
 inline StoreRule rule_of(const Status& status) {
-  return status.code == Code::invalid_argument ? static_cast<StoreRule>(status.detail) : StoreRule::none;
+  return status.code == Code::invalid_argument ? static_cast<StoreRule>(status.detail)
+                                               : StoreRule::none;
 }
 
 }  // namespace kvrail::engine::testing

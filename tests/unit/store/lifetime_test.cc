@@ -3,14 +3,16 @@
 #include <unistd.h>
 
 #include "codec/hash.h"
-#include "fixture.h"
+#include "tests/unit/store/fixture.h"
 #include "transport/payload.h"
 
 using namespace kvrail;
 using namespace kvrail::engine;
 using namespace kvrail::engine::testing;
 
-TEST_CASE("an agent's death returns its writable slots and pins at once; what it committed stays for the TTL") {
+TEST_CASE(
+    "an agent's death returns its writable slots and pins at once; what it committed stays for the "
+    "TTL") {
   Fixture f;
   const AgentHandle a = f.attach(0, "a");
   const AgentHandle b = f.attach(1, "b");
@@ -84,10 +86,13 @@ TEST_CASE("an agent that comes back under its name finds its contexts and goes o
 TEST_CASE("names are unique within a tenant, handles within the store") {
   Fixture f;
   const AgentHandle a = f.attach(0, "a");
-  CHECK(f.store->add_agent(agent_handle(1), name("a"), f.tenant, f.layout, 0).status().code == Code::already_exists);
-  CHECK(f.store->add_agent(a, name("b"), f.tenant, f.layout, 0).status().code == Code::already_exists);
-  CHECK(f.store->add_agent(agent_handle(1), name("b"), TenantHandle{2, 8}, f.layout, 0).status().code ==
-        Code::not_found);
+  CHECK(f.store->add_agent(agent_handle(1), name("a"), f.tenant, f.layout, 0).status().code ==
+        Code::already_exists);
+  CHECK(f.store->add_agent(a, name("b"), f.tenant, f.layout, 0).status().code ==
+        Code::already_exists);
+  CHECK(f.store->add_agent(agent_handle(1), name("b"), TenantHandle{2, 8}, f.layout, 0)
+            .status()
+            .code == Code::not_found);
   const TenantHandle other = f.store->ensure_tenant(name("other")).value();
   CHECK(f.store->add_agent(agent_handle(1), name("a"), other, f.layout, 0).ok());
   CHECK(f.store->ensure_tenant(name("other")).value() == other);
@@ -102,7 +107,8 @@ TEST_CASE("a full receive arena makes room from what nobody uses, least recently
   std::vector<VersionHandle> versions;
   for (TokenId i = 0; i < 4; ++i) {
     f.clock.advance(1);
-    versions.push_back(f.receive(f.request("far", "c" + std::to_string(i), ids(480, i * 1'000), 1), 1));
+    versions.push_back(
+        f.receive(f.request("far", "c" + std::to_string(i), ids(480, i * 1'000), 1), 1));
   }
   const DeliveryHandle used = f.store->deliver(reader, versions[0]);
   f.store->release(reader, used);  // Now the most recently used.
@@ -118,7 +124,8 @@ TEST_CASE("a full receive arena makes room from what nobody uses, least recently
 
   // More than is there even if everything idle went: nothing visible changes for a context that can
   // never fit, and idle contexts make room for one that may.
-  CHECK(f.stage(f.request("far", "huge", ids(16 * 200, 20'000), 1)).status().code == Code::too_large);
+  CHECK(f.stage(f.request("far", "huge", ids(16 * 200, 20'000), 1)).status().code ==
+        Code::too_large);
   CHECK(f.store->view(fifth, view));
   const auto refused = f.stage(f.request("far", "big", ids(16 * 110, 20'000), 1));
   CHECK(refused.status().code == Code::out_of_memory);
@@ -132,7 +139,8 @@ TEST_CASE("a full receive arena makes room from what nobody uses, least recently
 
 TEST_CASE("digests are those of the bytes, computed in bounded steps") {
   Fixture f;
-  f.layout.layers = 64;  // 64 KiB a block: 64 tokens' worth of units for the tail, one for the full block.
+  f.layout.layers =
+      64;  // 64 KiB a block: 64 tokens' worth of units for the tail, one for the full block.
   f.layout.kv_heads = 8;
   f.layout.head_dim = 64;  // Row 1 KiB, block 2 MiB.
   const AgentHandle a = agent_handle(0);
@@ -167,8 +175,10 @@ TEST_CASE("digests are those of the bytes, computed in bounded steps") {
   const auto rows = f.store->raw_digests(tail);
   REQUIRE(rows.size() == 128);  // Four rows of each (layer, K|V).
   const std::byte* tail_raw = f.store->block(tail).raw;
-  CHECK(rows[1] == codec::digest({tail_raw + f.layout.row_offset(0, 1, 0), 4 * f.layout.row_bytes()}));
-  CHECK(rows[127] == codec::digest({tail_raw + f.layout.row_offset(63, 1, 0), 4 * f.layout.row_bytes()}));
+  CHECK(rows[1] ==
+        codec::digest({tail_raw + f.layout.row_offset(0, 1, 0), 4 * f.layout.row_bytes()}));
+  CHECK(rows[127] ==
+        codec::digest({tail_raw + f.layout.row_offset(63, 1, 0), 4 * f.layout.row_bytes()}));
   std::uint64_t none = 0;
   CHECK(f.store->ensure_digests(tail, none));  // Known already: no budget needed.
 }
@@ -179,11 +189,13 @@ TEST_CASE("host memory is used in place, and the import ends when its slots are 
   const std::uint64_t block = f.layout.block_bytes();
   alignas(64) static std::byte pages[4 * 2048];
   REQUIRE(sizeof(pages) == 4 * block);
-  CHECK(f.store->import_range(a, pages, sizeof(pages) - 1, -1).status().code == Code::invalid_argument);
+  CHECK(f.store->import_range(a, pages, sizeof(pages) - 1, -1).status().code ==
+        Code::invalid_argument);
   CHECK(f.store->import_range(a, pages + 1, block, -1).status().code == Code::invalid_argument);
   CHECK(f.store->import_range(a, nullptr, block, -1).status().code == Code::invalid_argument);
   CHECK(f.store->import_range(a, pages, 0, -1).status().code == Code::invalid_argument);
-  CHECK(f.store->import_range(agent_handle(5), pages, block, -1).status().code == Code::invalid_argument);
+  CHECK(f.store->import_range(agent_handle(5), pages, block, -1).status().code ==
+        Code::invalid_argument);
   const auto extent = f.store->import_range(a, pages, sizeof(pages), -1);
   REQUIRE(extent.ok());
   CHECK(extent->count == 4);

@@ -3,8 +3,8 @@
 #include <map>
 #include <set>
 
-#include "fixture.h"
 #include "kvrail/base/prng.h"
+#include "tests/unit/store/fixture.h"
 
 using namespace kvrail;
 using namespace kvrail::engine;
@@ -30,8 +30,8 @@ struct ModelVersion {
 struct ModelAgent {
   AgentHandle handle;
   std::string who;
-  std::vector<Extent> slots;                          // of one slot each, writable as far as is known
-  std::map<std::string, std::vector<TokenId>> newest; // per own context
+  std::vector<Extent> slots;  // of one slot each, writable as far as is known
+  std::map<std::string, std::vector<TokenId>> newest;  // per own context
   std::map<std::string, std::vector<Extent>> slots_of;
   std::vector<std::pair<DeliveryHandle, VersionHandle>> deliveries;
 };
@@ -94,28 +94,46 @@ class Run {
   void step() {
     switch (prng_.uniform(11)) {
       case 0:
-      case 1: commit_new(); break;
+      case 1:
+        commit_new();
+        break;
       case 2:
-      case 3: commit_grown(); break;
+      case 3:
+        commit_grown();
+        break;
       case 4:
-      case 5: stage_one(); break;
-      case 6: finish_one(); break;
-      case 7: deliver_one(); break;
-      case 8: release_one(); break;
-      case 9: drop_or_die(); break;
-      default: tokens_or_housekeep(); break;
+      case 5:
+        stage_one();
+        break;
+      case 6:
+        finish_one();
+        break;
+      case 7:
+        deliver_one();
+        break;
+      case 8:
+        release_one();
+        break;
+      case 9:
+        drop_or_die();
+        break;
+      default:
+        tokens_or_housekeep();
+        break;
     }
   }
 
   void write_row(const Extent& slot, std::uint32_t row, std::uint8_t value) {
     for (std::uint32_t half = 0; half < 2 * f_.layout.layers; ++half) {
-      std::memset(f_.at(slot) + f_.layout.row_offset(half / 2, half % 2, row), value, f_.layout.row_bytes());
+      std::memset(f_.at(slot) + f_.layout.row_offset(half / 2, half % 2, row), value,
+                  f_.layout.row_bytes());
     }
   }
-  void write_rows(const std::vector<Extent>& slots, const std::vector<TokenId>& tokens, std::size_t from) {
+  void write_rows(const std::vector<Extent>& slots, const std::vector<TokenId>& tokens,
+                  std::size_t from) {
     for (std::size_t i = from; i < tokens.size(); ++i) {
-      write_row(slots[i / f_.layout.block_tokens], static_cast<std::uint32_t>(i % f_.layout.block_tokens),
-                value_at(tokens, i));
+      write_row(slots[i / f_.layout.block_tokens],
+                static_cast<std::uint32_t>(i % f_.layout.block_tokens), value_at(tokens, i));
     }
   }
   bool add_slots(ModelAgent& agent, std::vector<Extent>& slots, std::size_t tokens) {
@@ -199,9 +217,11 @@ class Run {
   void stage_one() {
     const auto tokens = some_tokens();
     static constexpr Medium kMedia[] = {Medium::full, Medium::full, Medium::int8, Medium::window};
-    StageRequest request = f_.request("far", some_name(), tokens, prng_.between(1, 9), kMedia[prng_.uniform(4)]);
+    StageRequest request =
+        f_.request("far", some_name(), tokens, prng_.between(1, 9), kMedia[prng_.uniform(4)]);
     request.epsilon_ppm = prng_.chance(0.3) ? 500 : 0;
-    request.window_first_block = static_cast<std::uint32_t>((tokens.size() - 1) / f_.layout.block_tokens);
+    request.window_first_block =
+        static_cast<std::uint32_t>((tokens.size() - 1) / f_.layout.block_tokens);
     const auto staging = f_.stage(request);
     f_.kept_tokens.clear();
     if (!staging.ok()) {
@@ -225,7 +245,8 @@ class Run {
       const BlockView block = f_.store->block(view.blocks[i]);
       const std::uint32_t from = i == view.tail_block ? view.tail_from_row : 0;
       for (std::uint32_t row = from; row < block.tokens; ++row) {
-        write_row({block.arena, 1, block.offset}, row, value_at(tokens, i * f_.layout.block_tokens + row));
+        write_row({block.arena, 1, block.offset}, row,
+                  value_at(tokens, i * f_.layout.block_tokens + row));
       }
       if (block.plane0 != nullptr) {
         std::memset(block.plane0, static_cast<int>(i), block.plane0_bytes);
@@ -279,7 +300,8 @@ class Run {
       return;
     }
     const std::size_t which = prng_.uniform(agent.deliveries.size());
-    CHECK_FALSE(f_.store->release(agents_[(agent.handle.index + 1) % 3].handle, agent.deliveries[which].first));
+    CHECK_FALSE(f_.store->release(agents_[(agent.handle.index + 1) % 3].handle,
+                                  agent.deliveries[which].first));
     REQUIRE(f_.store->release(agent.handle, agent.deliveries[which].first));
     agent.deliveries.erase(agent.deliveries.begin() + static_cast<std::ptrdiff_t>(which));
   }
@@ -310,8 +332,9 @@ class Run {
   void tokens_or_housekeep() {
     if (prng_.chance(0.3)) {
       const auto tokens = some_tokens();
-      const auto version = f_.store->publish_tokens(f_.tenant, name("far"), name(some_name()), prng_.between(1, 9),
-                                                    f_.layout, Medium::tokens, tokens);
+      const auto version =
+          f_.store->publish_tokens(f_.tenant, name("far"), name(some_name()), prng_.between(1, 9),
+                                   f_.layout, Medium::tokens, tokens);
       if (version.ok()) {
         model_[version->packed()] = {tokens, false};
       } else {
@@ -337,7 +360,8 @@ class Run {
       }
     }
     for (int i = 0; i < 3; ++i) {
-      const VersionHandle received = f_.store->find(f_.tenant, name("far"), name("c" + std::to_string(i)), 0);
+      const VersionHandle received =
+          f_.store->find(f_.tenant, name("far"), name("c" + std::to_string(i)), 0);
       if (received) {
         verify(received);
       }
@@ -348,9 +372,11 @@ class Run {
     const ModelVersion& expected = model_.at(handle.packed());
     VersionView view;
     REQUIRE(f_.store->view(handle, view));
-    REQUIRE(std::equal(view.tokens.begin(), view.tokens.end(), expected.tokens.begin(), expected.tokens.end()));
+    REQUIRE(std::equal(view.tokens.begin(), view.tokens.end(), expected.tokens.begin(),
+                       expected.tokens.end()));
     REQUIRE(view.blocks.empty() == !expected.kv);
-    std::vector<Hash128> hashes((expected.tokens.size() + f_.layout.block_tokens - 1) / f_.layout.block_tokens);
+    std::vector<Hash128> hashes((expected.tokens.size() + f_.layout.block_tokens - 1) /
+                                f_.layout.block_tokens);
     f_.store->hash_chain(f_.tenant, f_.layout, expected.tokens, hashes);
     REQUIRE(std::equal(hashes.begin(), hashes.end(), view.hashes.begin(), view.hashes.end()));
     for (std::size_t i = 0; i < view.blocks.size(); ++i) {
@@ -360,7 +386,8 @@ class Run {
       }
       const std::uint32_t rows = f_.store->block(view.blocks[i]).tokens;
       for (std::uint32_t row = 0; row < rows; ++row) {
-        REQUIRE(f_.row_value(view.blocks[i], row) == value_at(expected.tokens, i * f_.layout.block_tokens + row));
+        REQUIRE(f_.row_value(view.blocks[i], row) ==
+                value_at(expected.tokens, i * f_.layout.block_tokens + row));
       }
     }
   }

@@ -1,6 +1,6 @@
 #include "codec/planes.h"
 #include "engine/core/manifest.h"
-#include "fixture.h"
+#include "tests/unit/store/fixture.h"
 
 using namespace kvrail;
 using namespace kvrail::engine;
@@ -286,8 +286,8 @@ TEST_CASE("tokens and summaries are versions without blocks") {
   Fixture f;
   const AgentHandle reader = f.attach(0, "reader");
   const auto tokens = ids(20);
-  const auto version =
-      f.store->publish_tokens(f.tenant, name("far"), name("doc"), 5, f.layout, Medium::tokens, tokens);
+  const auto version = f.store->publish_tokens(f.tenant, name("far"), name("doc"), 5, f.layout,
+                                               Medium::tokens, tokens);
   REQUIRE(version.ok());
   const VersionView view = f.view(*version);
   CHECK(view.blocks.empty());
@@ -298,7 +298,8 @@ TEST_CASE("tokens and summaries are versions without blocks") {
   // KV of the same version goes before its token ids.
   const VersionHandle kv = f.receive(f.request("far", "doc", tokens, 5), 1);
   CHECK(f.store->find(f.tenant, name("far"), name("doc"), 5) == kv);
-  CHECK(*f.store->publish_tokens(f.tenant, name("far"), name("doc"), 5, f.layout, Medium::tokens, tokens) == *version);
+  CHECK(*f.store->publish_tokens(f.tenant, name("far"), name("doc"), 5, f.layout, Medium::tokens,
+                                 tokens) == *version);
 
   const char text[] = "all is well";
   const auto summary = f.store->publish_summary(f.tenant, name("far"), name("doc"), 5, 2,
@@ -314,8 +315,10 @@ TEST_CASE("tokens and summaries are versions without blocks") {
 
   Layout bad = f.layout;
   bad.block_tokens = 0;
-  CHECK(rule_of(f.store->publish_tokens(f.tenant, name("far"), name("doc"), 5, bad, Medium::tokens, tokens).status()) ==
-        StoreRule::layout);
+  CHECK(rule_of(
+            f.store
+                ->publish_tokens(f.tenant, name("far"), name("doc"), 5, bad, Medium::tokens, tokens)
+                .status()) == StoreRule::layout);
 }
 
 TEST_CASE("another node cannot put versions into the context of an agent that lives here") {
@@ -330,7 +333,8 @@ TEST_CASE("another node cannot put versions into the context of an agent that li
   const auto back = f.stage(f.request("a", "c", ids(10), 1));
   CHECK(*f.publish(*back) == *own);
   CHECK(rule_of(f.stage(f.request("x", "c", ids(3), 0)).status()) == StoreRule::version_number);
-  CHECK(rule_of(f.stage(f.request("x", "c", ids(3), UINT64_MAX)).status()) == StoreRule::version_number);
+  CHECK(rule_of(f.stage(f.request("x", "c", ids(3), UINT64_MAX)).status()) ==
+        StoreRule::version_number);
 }
 
 TEST_CASE("bad requests are refused with their rule") {
@@ -339,7 +343,8 @@ TEST_CASE("bad requests are refused with their rule") {
   request.tenant = TenantHandle{3, 9};
   CHECK(f.stage(request).status().code == Code::not_found);
   CHECK(rule_of(f.stage(f.request("far", "doc", {})).status()) == StoreRule::no_tokens);
-  CHECK(rule_of(f.stage(f.request("far", "doc", ids(5), 1, Medium::topk)).status()) == StoreRule::medium);
+  CHECK(rule_of(f.stage(f.request("far", "doc", ids(5), 1, Medium::topk)).status()) ==
+        StoreRule::medium);
   request = f.request("far", "doc", ids(5));
   request.layout.layers = 0;
   CHECK(rule_of(f.stage(request).status()) == StoreRule::layout);
