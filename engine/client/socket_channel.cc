@@ -80,7 +80,9 @@ class SocketChannel final : public Channel {
     ipc::ArenaMessage reply;
     if (!received_.as(reply)) return strange("an arena message of another size");
     if (!reply.status.ok()) return Error{reply.status, "this arena cannot be read"};
-    return map_fd(received_.fds[0].get(), reply.bytes, PROT_READ);
+    Result<ArenaMap> map = map_fd(received_.fds[0].get(), reply.bytes, PROT_READ);
+    received_.close_fds();
+    return map;
   }
 
   Result<ImportedRange> import_fd(int fd, std::uint64_t offset, std::uint64_t bytes, TimeNs timeout_ns) override {
@@ -258,6 +260,7 @@ Result<std::shared_ptr<Session>> attach_socket(const AttachOptions& options) {
   Result<Attachment> attachment = map_attachment(channel->received());
   if (!attachment.ok()) return std::move(attachment).error();
   channel->set_submit_bell(std::move(channel->received().fds[static_cast<std::size_t>(ipc::AttachedFd::submit)]));
+  channel->received().close_fds();
   return std::make_shared<Session>(std::move(channel), *attachment, options.layout, options.spin.count());
 }
 

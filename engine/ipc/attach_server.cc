@@ -174,13 +174,15 @@ void AttachServer::on_event(std::uint64_t key) {
 
 void AttachServer::read(Connection& connection) {
   switch (receive_message(connection.socket.get(), received_)) {
-    case ReceiveOutcome::none: return;
-    case ReceiveOutcome::closed: return leave(connection, DropReason::hung_up);
+    case ReceiveOutcome::none: break;
+    case ReceiveOutcome::closed: leave(connection, DropReason::hung_up); break;
     case ReceiveOutcome::malformed:
       ++counters_.malformed;
-      return leave(connection, DropReason::protocol_breach);
-    case ReceiveOutcome::message: return on_message(connection, received_);
+      leave(connection, DropReason::protocol_breach);
+      break;
+    case ReceiveOutcome::message: on_message(connection, received_); break;
   }
+  received_.close_fds();
 }
 
 std::size_t AttachServer::expire(TimeNs now_ns) {

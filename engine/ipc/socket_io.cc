@@ -88,8 +88,7 @@ void take_fds(msghdr& header, Received& out) noexcept {
 }  // namespace
 
 ReceiveOutcome receive_message(int socket, Received& out) noexcept {
-  for (UniqueFd& fd : out.fds) fd.reset();
-  out.fd_count = 0;
+  out.close_fds();
   iovec part{out.bytes.data(), out.bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kAttachedFds)> control{};
   msghdr header{};

@@ -54,6 +54,12 @@ struct Received {
   std::array<UniqueFd, kAttachedFds> fds;
   std::size_t fd_count = 0;
 
+  // Whoever is through with the message calls this; else they stay open until the next one.
+  void close_fds() noexcept {
+    for (UniqueFd& fd : fds) fd.reset();
+    fd_count = 0;
+  }
+
   // A copy of the message as M; only after header.type told what it is and the size is equal.
   template <class Message>
   [[nodiscard]] bool as(Message& out) const noexcept {

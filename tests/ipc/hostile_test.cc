@@ -198,6 +198,18 @@ TEST_CASE("hostile / another version is refused with a line, not as garbage") {
 }
 
 TEST_CASE("hostile / many descriptors, and descriptors where none belong, are all closed") {
+  // The test may itself have been given some.
+  const auto count_devnull = [] {
+    std::array<char, 64> target;
+    int count = 0;
+    for (int fd = 0; fd < 1000; ++fd) {
+      const std::string link = "/proc/self/fd/" + std::to_string(fd);
+      const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
+      if (length > 0 && std::string_view(target.data(), static_cast<std::size_t>(length)) == "/dev/null") ++count;
+    }
+    return count;
+  };
+  const int before = count_devnull();
   EngineRig rig;
   const int devnull = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   const AttachMessage good = attach_message("evil");
@@ -213,13 +225,7 @@ TEST_CASE("hostile / many descriptors, and descriptors where none belong, are al
   send_raw(socket, &good, sizeof(good), fds);
   ::close(devnull);
   CHECK(rig.server().counters().malformed == 5);
-  // Nothing of /dev/null is left here.
-  std::array<char, 64> target;
-  for (int fd = 3; fd < 400; ++fd) {
-    const std::string link = "/proc/self/fd/" + std::to_string(fd);
-    const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
-    if (length > 0) CHECK(std::string_view(target.data(), static_cast<std::size_t>(length)) != "/dev/null");
-  }
+  CHECK(count_devnull() == before);
   check_service(rig);
 }
 
@@ -344,11 +350,15 @@ TEST_CASE("hostile / block references outside, unaligned, twice, freed, of other
   std::uint64_t ticket = 0;
   const auto ask = [&](SubmitRecord record, std::span<const client::Bytes> payload) {
     record.ticket = ++ticket;
-    record.flags |= engine::ipc::kFlagAnswer;
+    // A commit that was taken tells its end by an event.
+    const bool by_event = record.command == Command::commit;
+    if (!by_event) record.flags |= engine::ipc::kFlagAnswer;
     REQUIRE(evil.session->submit(record, payload, kNever).ok());
     CompletionRecord answer;
-    REQUIRE(rig.until([&] { return evil.session->take(answer); }));
-    REQUIRE(answer.ticket == ticket);
+    REQUIRE(rig.until([&] {
+      return evil.session->take(answer) && answer.ticket == ticket &&
+             (by_event || answer.kind == engine::ipc::CompletionKind::answer);
+    }));
     return answer;
   };
   SubmitRecord allocate;
