@@ -418,7 +418,8 @@ class Node::Core {
   void on_corrupt(std::uint32_t in, std::uint64_t offset, std::uint64_t length) noexcept;
   void check_complete(std::uint32_t in) noexcept;
   void seal(std::uint32_t in) noexcept;
-  void withdraw(Incoming& in) noexcept;
+  void withdraw(std::uint32_t in) noexcept;
+  void lease_returned(std::uint32_t in) noexcept;
   void on_lease_withdrawn(std::uint32_t transport, const Event& event) noexcept;
   void lease_free(std::uint32_t slot) noexcept;
   void run_decoding(std::uint32_t in) noexcept;

@@ -82,12 +82,14 @@ void Node::Core::seal(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
   move(in, InState::sealing);
   arm_in(index);
-  withdraw(in);
+  withdraw(index);
 }
 
-void Node::Core::withdraw(Incoming& in) noexcept {
+void Node::Core::withdraw(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
   LeaseSlot& lease = leases_[in.lease_slot];
-  KVRAIL_ASSERT_MSG(lease.exposed != 0, "a lease is exposed before anything can fill it");
+  KVRAIL_ASSERT(lease.withdrawing == 0);
+  if (lease.exposed == 0) return lease_returned(index);  // there was no lane yet to expose it on
   lease.withdrawing = lease.exposed;
   lease.exposed = 0;
   for (std::uint32_t mask = lease.withdrawing; mask != 0; mask &= mask - 1) {
@@ -101,9 +103,14 @@ void Node::Core::on_lease_withdrawn(std::uint32_t transport, const Event& event)
   KVRAIL_ASSERT_MSG(lease.generation == event.lease.generation && (lease.withdrawing & (1U << transport)) != 0,
                     "withdrawn once, and only when asked");
   lease.withdrawing &= ~(1U << transport);
-  if (lease.withdrawing != 0) return;
-  const std::uint32_t index = lease.in.index;
-  Incoming& in = *must(ins_.get(lease.in));
+  if (lease.withdrawing == 0) lease_returned(lease.in.index);
+}
+
+// Nothing can write into the memory any more: it goes on to the reader, or back.
+void Node::Core::lease_returned(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  LeaseSlot& lease = leases_[in.lease_slot];
+  KVRAIL_ASSERT(lease.in == ins_.handle_at(index) && lease.exposed == 0 && lease.withdrawing == 0);
   leased_bytes_ -= lease.bytes;
   arbiter_.release(lease.granted);
   lease_free(in.lease_slot);
@@ -228,7 +235,7 @@ void Node::Core::fail_in(std::uint32_t index, Status status, Answer answer) noex
   in.status = status;
   in.answer = answer;
   timers_.cancel(entity(Kind::in, index));
-  if (!withdrawing) withdraw(in);
+  if (!withdrawing) withdraw(index);
 }
 
 void Node::Core::lose_in(std::uint32_t index, Status status, bool restarted) noexcept {
