@@ -1,0 +1,32 @@
+// The command line of kvrail-demo.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvrail/base/result.h"
+#include "kvrail/base/time.h"
+
+namespace kvrail::demo {
+
+struct DemoOptions {
+  std::vector<std::uint64_t> rates_bytes_per_s;
+  std::uint32_t tasks = 40;  // of each policy at each rate
+  TimeNs prefill_per_token_ns = 500 * kMicrosecondNs;
+  std::uint64_t seed = 1;
+  std::string transport = "tcp";
+  std::string out;                    // folder of result.json and result.svg
+  std::string kvraild, agent, model;  // paths
+  bool keep = false;                  // keeps the working folder with configs and logs
+  bool loopback = false;              // does not even try namespaces
+};
+
+/// Reads the command line; on failure the message is what to print. `exit_code` is set when the
+/// program should end at once (help, or bad usage).
+[[nodiscard]] Result<DemoOptions> parse_options(int argc, char** argv, int& exit_code);
+
+/// "1Gbit/s,50Mbit/s": units as in kvraild's configuration.
+[[nodiscard]] Result<std::vector<std::uint64_t>> parse_rates(const std::string& text);
+
+}  // namespace kvrail::demo
