@@ -150,7 +150,8 @@ void patched_frames(Bytes input) {
     header.payload_digest = payload_digest(body);
     std::vector<std::byte> raw(kFrameHeaderBytes);
     encode_header(header, std::span(raw).first<kFrameHeaderBytes>());
-    const std::size_t patches = std::min<std::size_t>(3 * (take(input) % 4u), input.size());
+    const std::size_t asked = 3 * (take(input) % 4u);
+    const std::size_t patches = std::min(asked, input.size());
     raw.resize(56);
     patch(raw, input.first(patches));
     input = input.subspan(patches);
@@ -184,7 +185,8 @@ void patched_handshake(Bytes input) {
     std::vector<std::byte> payload(frame.begin() + kFrameHeaderBytes,
                                    frame.begin() + static_cast<std::ptrdiff_t>(size));
     const std::vector<std::byte> before = payload;
-    const std::size_t patches = std::min<std::size_t>(3 * (take(input) % 3u), input.size());
+    const std::size_t asked = 3 * (take(input) % 3u);
+    const std::size_t patches = std::min(asked, input.size());
     patch(payload, input.first(patches));
     input = input.subspan(patches);
     if ((take(input) & 7) == 7) payload.resize(take(input) % (payload.size() + 9));
