@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -33,7 +34,7 @@ void Report::compare(std::string name, std::string unit, Better better, std::str
   Samples mine;
   Samples theirs;
   Samples ratios;
-  for (int i = 0; i < pairs; ++i) {
+  for (int i = 0; i < std::min(pairs, most_pairs_); ++i) {
     // Who goes first alternates, so that a drift of the machine favours neither.
     const double first = i % 2 == 0 ? ours() : base();
     const double second = i % 2 == 0 ? base() : ours();
@@ -66,25 +67,42 @@ void Report::compare(std::string name, std::string unit, Better better, std::str
 void Report::measure(std::string name, std::string unit, std::optional<double> most,
                      const std::function<double()>& ours, int runs) {
   Samples mine;
-  for (int i = 0; i < runs; ++i) mine.values.push_back(ours());
+  for (int i = 0; i < std::min(runs, most_pairs_); ++i) mine.values.push_back(ours());
   Case line;
   line.name = std::move(name);
   line.unit = std::move(unit);
   line.value = mine.median();
   line.low = mine.quantile(0.1);
   line.high = mine.quantile(0.9);
-  if (most) {
-    char text[32];
-    std::snprintf(text, sizeof(text), "<= %.4g", *most);
-    line.to_reach = text;
-    line.reached = line.value <= *most;
-  }
   add(std::move(line));
+  if (most) at_most(*most);
 }
+
+void Report::require(const char* relation, double limit, bool reached) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%s %.4g", relation, limit);
+  cases_.back().to_reach = text;
+  cases_.back().reached = reached;
+}
+
+void Report::at_most(double limit) { require("<=", limit, cases_.back().value <= limit); }
+void Report::at_least(double limit) { require(">=", limit, cases_.back().value >= limit); }
 
 void Report::skip(std::string name, std::string reason) {
   std::fprintf(stderr, "  %s: skipped, %s\n", name.c_str(), reason.c_str());
   skipped_.emplace_back(std::move(name), std::move(reason));
+}
+
+void Report::fail(std::string name, std::string reason) {
+  std::fprintf(stderr, "  %s: FAILED, %s\n", name.c_str(), reason.c_str());
+  skipped_.emplace_back(std::move(name), "failed: " + std::move(reason));
+  failed_ = true;
+}
+
+void Report::note(const std::string& text) {
+  if (cases_.empty()) return;
+  std::string& note = cases_.back().note;
+  note += (note.empty() ? "" : "; ") + text;
 }
 
 std::string Report::table() const {
@@ -151,13 +169,17 @@ std::vector<int> usable_cores() {
 
 }  // namespace
 
+int core_number(unsigned n) {
+  static const std::vector<int> cores = usable_cores();
+  return cores[n % cores.size()];
+}
+
 unsigned core_count() { return static_cast<unsigned>(usable_cores().size()); }
 
 void pin_to_core(unsigned n) {
-  static const std::vector<int> cores = usable_cores();
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(static_cast<std::size_t>(cores[n % cores.size()]), &set);
+  CPU_SET(static_cast<std::size_t>(core_number(n)), &set);
   if (::sched_setaffinity(0, sizeof(set), &set) != 0) std::perror("cannot pin a thread; figures are unpinned");
 }
 
@@ -178,7 +200,10 @@ std::string machine_card() {
   }
   utsname system{};
   ::uname(&system);
-  return model + ", " + std::to_string(core_count()) + " cores usable, " + system.sysname + " " + system.release;
+  double load = 0;
+  char busy[32] = "";
+  if (::getloadavg(&load, 1) == 1) std::snprintf(busy, sizeof(busy), ", load %.1f", load);
+  return model + ", " + std::to_string(core_count()) + " cores usable, " + system.sysname + " " + system.release + busy;
 }
 
 }  // namespace kvrail::bench

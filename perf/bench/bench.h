@@ -52,14 +52,27 @@ class Report {
                const std::function<double()>& ours, int runs = kPairs);
   // A case that cannot run here, with the reason; it is printed, and it is not in the JSON's cases.
   void skip(std::string name, std::string reason);
+  // A case that should have run and did not.
+  void fail(std::string name, std::string reason);
+  // An absolute goal for the value of the last line, in place of one for its ratio.
+  void at_most(double limit);
+  void at_least(double limit);
+  // Adds to the note of the last line.
+  void note(const std::string& text);
+  // At most so many pairs and runs: quick looks while developing, not figures to quote.
+  void limit_pairs(int most) { most_pairs_ = most; }
 
   [[nodiscard]] const std::vector<Case>& cases() const { return cases_; }
+  [[nodiscard]] bool failed() const { return failed_; }
   [[nodiscard]] std::string table() const;
   [[nodiscard]] std::string json() const;
 
  private:
+  void require(const char* relation, double limit, bool reached);
   std::vector<Case> cases_;
   std::vector<std::pair<std::string, std::string>> skipped_;
+  int most_pairs_ = 1000;
+  bool failed_ = false;
 };
 
 // A benchmark: its name on the command line, what it measures, and the function that runs it.
@@ -73,8 +86,9 @@ struct Benchmark {
 // Pins the calling thread to the n-th core that this process may use (modulo their number).
 void pin_to_core(unsigned n);
 [[nodiscard]] unsigned core_count();
+[[nodiscard]] int core_number(unsigned n);  // that core, as the system numbers it
 [[nodiscard]] std::int64_t now_ns();
-// One line: processor, cores, kernel, commit.
+// One line: processor, cores, kernel, load.
 [[nodiscard]] std::string machine_card();
 
 }  // namespace kvrail::bench

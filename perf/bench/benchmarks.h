@@ -8,4 +8,14 @@ namespace kvrail::bench {
 void run_rings(Report& report);
 void run_tcp(Report& report);
 
+void run_local(Report& report);
+void run_message(Report& report);
+void run_daemon(Report& report);
+void run_blocks(Report& report);
+void run_critical(Report& report);
+void run_idle(Report& report);
+
+// The baseline of `rings` and `message`: there and back between two pinned threads, 32 bytes each way.
+[[nodiscard]] double boost_round_trip_ns();
+
 }  // namespace kvrail::bench

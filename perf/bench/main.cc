@@ -1,4 +1,4 @@
-// kvrail-bench [NAME...] [--json] [--list]: runs the named benchmarks, or all.
+// kvrail-bench [NAME...] [--json] [--list] [--quick]: runs the named benchmarks, or all.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "perf/bench/benchmarks.h"
+#include "perf/bench/processes.h"
 
 namespace kvrail::bench {
 
@@ -13,6 +14,12 @@ const std::vector<Benchmark>& all_benchmarks() {
   static const std::vector<Benchmark> benchmarks{
       {"rings", "SPSC ring across a trust boundary against Boost.Lockfree", run_rings},
       {"tcp", "bulk on loopback against blocking send and recv, with and without digests", run_tcp},
+      {"local", "a context between agents of one node, 64 KiB to 64 MiB, against copying it", run_local},
+      {"message", "a small message between agents of an embedded engine, against a ring's round trip", run_message},
+      {"daemon", "the same through kvraild, three processes, against a relay over Unix sockets", run_daemon},
+      {"blocks", "100,000 blocks of 4 KiB as one context, same node and tcp", run_blocks},
+      {"critical", "a critical message under bulk on a link of 1 Gbit/s, against one FIFO connection", run_critical},
+      {"idle", "CPU share of an idle kvraild with two peers and two agents", run_idle},
   };
   return benchmarks;
 }
@@ -25,8 +32,10 @@ int main(int argc, char** argv) {
   std::vector<std::string> names;
   bool json = false;
   bool list = false;
+  bool quick = false;
   app.add_option("name", names, "which to run (all)");
   app.add_flag("--json", json, "print JSON instead of a table");
+  app.add_flag("--quick", quick, "two pairs of each: for development, not for figures");
   app.add_flag("--list", list, "print the names and what they measure");
   CLI11_PARSE(app, argc, argv);
   if (list) {
@@ -44,12 +53,17 @@ int main(int argc, char** argv) {
     }
   }
   Report report;
+  if (quick) report.limit_pairs(2);
   for (const Benchmark& b : all_benchmarks()) {
     if (!names.empty() && std::find(names.begin(), names.end(), b.name) == names.end()) continue;
     std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(b.name.size()), b.name.data(),
                  static_cast<int>(b.about.size()), b.about.data());
-    b.run(report);
+    try {
+      b.run(report);
+    } catch (const Failure& failure) {
+      report.fail(std::string(b.name), failure.what());
+    }
   }
   std::fputs((json ? report.json() + "\n" : report.table()).c_str(), stdout);
-  return 0;
+  return report.failed() ? 1 : 0;
 }

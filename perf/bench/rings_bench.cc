@@ -142,6 +142,8 @@ void run_size(Report& report) {
 
 }  // namespace
 
+double boost_round_trip_ns() { return round_trip_ns<Boosts, Record<32>>(); }
+
 void run_rings(Report& report) {
   if (core_count() < 2) {
     report.skip("rings", "two cores are needed, this process may use one");

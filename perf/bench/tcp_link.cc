@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -180,17 +181,19 @@ const char* TcpLink::io_name() const { return sender_->transport->io_name().data
 
 double TcpLink::run(std::uint64_t total, std::uint64_t transfer) {
   std::int64_t done_ns = 0;
+  std::atomic<bool> all_done{false};
   const std::int64_t start_ns = now_ns();
-  receiver_->performer.start([this, total] {
+  receiver_->performer.start([this, total, &all_done] {
     std::uint64_t received = 0;
-    while (received < total) {
+    // The last acknowledgement leaves with one of the polls after the last chunk.
+    while (received < total || !all_done.load(std::memory_order_acquire)) {
       for (const Event& event : receiver_->step()) {
         if (event.kind == EventKind::lane_down || !event.status.ok()) give_up("a chunk was lost");
         received += event.kind == EventKind::chunk_received ? event.length : 0;
       }
     }
   });
-  sender_->performer.start([this, total, transfer, &done_ns] {
+  sender_->performer.start([this, total, transfer, &done_ns, &all_done] {
     End& end = *sender_;
     const std::uint64_t pool = end.payload.total_bytes;
     std::uint64_t posted = 0;
@@ -214,6 +217,10 @@ double TcpLink::run(std::uint64_t total, std::uint64_t transfer) {
       }
     }
     done_ns = now_ns();
+    all_done.store(true, std::memory_order_release);
+    // Wakes the receiver, which may be parked.
+    static_cast<void>(end.transport->try_post_frame(end.lane, std::as_bytes(std::span("end"))));
+    static_cast<void>(end.step());
   });
   sender_->performer.wait();
   receiver_->performer.wait();
