@@ -333,3 +333,39 @@ TEST_CASE("a chunk lane that fills says so and takes more later") {
     CHECK(cookies.size() == posted + 1);
   });
 }
+
+TEST_CASE(
+    "memory that is registered twice, unregistered or never registered is sent all the same") {
+  for_each_transport([](Pair& pair) {
+    const auto lanes = pair.connect();
+    const Shape shape{"registered", {120'000, 30'000}, 8, 8, 0};
+    std::vector<std::byte> heap(200'000);
+    fill_pattern(heap, 5);
+    for (std::uint32_t step = 0; step < 4; ++step) {
+      Transferred t;
+      lay_out(pair, shape, 0, t);
+      if (step == 1) {
+        CHECK(pair.at(0).register_memory(t.source_memory, room(shape, shape.source_gap), -1).ok());
+      }
+      if (step == 2) pair.at(0).unregister_memory(t.source_memory);
+      PayloadBuilder from_heap;
+      if (step == 3) {
+        // Half of it from memory that no transport was told of.
+        from_heap.add(heap.data(), 120'000);
+        from_heap.add(t.source_view.pieces[1].address, 30'000).with_digests();
+        t.source_view = from_heap.payload();
+      }
+      const LeaseId lease{kLease.slot, 50 + step};
+      pair.at(1).expose(lease, World::node(0), t.sink_view);
+      pair.log[0].clear();
+      pair.log[1].clear();
+      const auto chunks = pair.post_all(0, lanes.id[0], lease, t.source_view, 40'000, step == 1);
+      REQUIRE(pair.run_until([&] { return pair.count(0, EventKind::chunk_done) == chunks; }));
+      CHECK(pair.count(1, EventKind::chunk_received) == chunks);
+      for (const Seen& seen : pair.log[0]) CHECK(seen.event.status.ok());
+      CHECK(landed_exactly(t, shape));
+      pair.at(1).withdraw(lease);
+      REQUIRE(pair.run_until([&] { return pair.count(1, EventKind::lease_withdrawn) == 1; }));
+    }
+  });
+}

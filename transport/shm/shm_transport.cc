@@ -127,11 +127,8 @@ Result<void> ShmTransport::register_memory(std::byte* base, std::uint64_t bytes,
   const std::optional<std::uint64_t> offset = file_offset_of(base, bytes, fd);
   UniqueFd copy = read_only_copy(fd);
   const auto page = static_cast<std::uint64_t>(::getpagesize());
-  if (!offset || !copy.valid()) return {};  // cannot be shared safely: staging
-  if (arenas_.size() == kMaxOwnArenas) {
-    return Error{Status{Code::out_of_capacity, Scope::transfer},
-                 "shm: at most 256 ranges of memory can be registered"};
-  }
+  // What cannot be shared safely, or is one range too many, goes through staging as well.
+  if (!offset || !copy.valid() || arenas_.size() == kMaxOwnArenas) return {};
   const std::uint64_t before = *offset % page;  // a mapping starts at a page
   OwnArena arena;
   arena.id = next_arena_++;

@@ -6,10 +6,12 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -616,4 +618,79 @@ TEST_CASE("memory is mapped by the peer where it can be, and only for reading") 
   CHECK_FALSE(file_offset_of(memory.mapping.base(), 100, unsealed.get()).has_value());
   std::vector<std::byte> heap(100);
   CHECK_FALSE(file_offset_of(heap.data(), 100, memory.fd.get()).has_value());
+}
+
+TEST_CASE(
+    "kill -9 of the peer process at any moment: what it sent stays whole, the lane ends once") {
+  for (std::uint64_t after = 1; after < 200; after += 23) {
+    const std::string name = fresh_name();
+    auto survivor = open_node(2, name);
+    TestMemory lease(1 << 20);
+    test::PayloadBuilder sink;
+    sink.add(lease.mapping.base(), 1 << 20);
+    survivor->expose({1, 1}, 1, sink.payload());
+    const ::pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      // Sends for ever: frames that count, and chunks of one byte value with right digests.
+      TestMemory from(1 << 20);
+      std::memset(from.mapping.base(), 0x3C, 1 << 20);
+      test::PayloadBuilder source;
+      source.add(from.mapping.base(), 1 << 20).with_digests();
+      const Payload view = source.payload();
+      ShmOptions options;
+      options.node = 1;
+      options.incarnation = 1;
+      auto opened = ShmTransport::open(options);
+      ShmTransport& transport = **opened;
+      LaneId lane;
+      std::uint64_t number = 0;
+      std::uint64_t posted = 0;
+      if (!transport.register_memory(from.mapping.base(), 1 << 20, from.fd.get()).ok()) ::_exit(1);
+      if (!transport.open_lane("shm:" + name, 0).ok()) ::_exit(1);
+      for (;;) {
+        std::array<Event, 16> events;
+        const std::size_t count = transport.poll(kClock.now_ns(), events);
+        for (const Event& e : std::span(events).first(count)) {
+          if (e.kind == EventKind::lane_up) lane = e.lane;
+          if (e.kind == EventKind::lane_down) ::_exit(1);
+        }
+        std::array<std::byte, 100> frame{};
+        store_le64(frame.data(), number);
+        if (transport.try_post_frame(lane, frame)) ++number;
+        const ChunkPost post{{1, 1}, 1, &view, (posted % 16) * 65'536, 65'536, false, posted};
+        if (transport.try_post_chunk(lane, post)) ++posted;
+      }
+    }
+    std::uint64_t frames = 0;
+    std::uint64_t chunks = 0;
+    std::size_t downs = 0;
+    bool bad = false;
+    bool killed = false;
+    const bool ended = drive(*survivor, [&](const Event& event) {
+      if (event.kind == EventKind::frame) {
+        bad = bad || load_le64(event.bytes.data()) != frames;
+        ++frames;
+      }
+      if (event.kind == EventKind::chunk_received) {
+        bad = bad || !event.status.ok();
+        ++chunks;
+      }
+      if (!killed && frames + chunks >= after) {
+        killed = ::kill(child, SIGKILL) == 0;
+      }
+      if (event.kind == EventKind::lane_down) {
+        ++downs;
+        bad = bad || event.status.code != Code::lane_lost;
+      }
+      return downs != 0;
+    });
+    int status = 0;
+    static_cast<void>(::kill(child, SIGKILL));
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(ended);
+    CHECK_FALSE(bad);
+    CHECK(WIFSIGNALED(status));
+    check_alive(*survivor, name);
+  }
 }
