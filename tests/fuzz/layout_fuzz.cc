@@ -1,0 +1,68 @@
+// Any bytes as a Layout and as planes: refused with a line, or every size that follows from it is
+// finite and every decode stays inside its memory.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "codec/hash.h"
+#include "codec/planes.h"
+#include "kvrail/base/assert.h"
+
+using namespace kvrail;
+
+namespace {
+
+constexpr std::uint64_t kMostBytes = 1 << 20;   // of a block that is decoded here
+
+std::uint32_t take(const std::uint8_t*& data, std::size_t& size) {
+  std::uint32_t value = 0;
+  const std::size_t count = std::min<std::size_t>(size, 4);
+  if (count > 0) std::memcpy(&value, data, count);
+  data += count;
+  size -= count;
+  return value;
+}
+
+// Small values most of the time, any value some of the time.
+std::uint32_t field(const std::uint8_t*& data, std::size_t& size, std::uint32_t most) {
+  const std::uint32_t value = take(data, size);
+  return value % 8 == 0 ? value : value / 8 % (most + 1);
+}
+
+void decode(const Layout& layout, std::uint32_t tokens, const std::uint8_t* data, std::size_t size) {
+  const codec::PlaneSizes sizes = codec::plane_sizes(layout, tokens);
+  std::vector<std::byte> plane0(sizes.plane0_bytes);
+  std::vector<std::byte> plane1(sizes.plane1_bytes);
+  for (std::size_t i = 0; size > 0 && i < plane0.size(); ++i) plane0[i] = static_cast<std::byte>(data[i % size]);
+  for (std::size_t i = 0; size > 0 && i < plane1.size(); ++i) plane1[i] = static_cast<std::byte>(data[(i * 7) % size]);
+  std::vector<std::byte> slot(layout.block_bytes());
+  codec::decode_int8(layout, tokens, plane0, plane1, 0, layout.layers, slot);
+  // What was decoded can be encoded again: nothing in it is Inf or NaN, unless rotating overflows.
+  const codec::CodecReport report = codec::encode_int8(layout, tokens, slot, 0, layout.layers, plane0, plane1);
+  KVRAIL_ASSERT(std::isfinite(report.nmse) && report.nmse >= 0);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Layout layout;
+  layout.layers = field(data, size, 8);
+  layout.kv_heads = field(data, size, 8);
+  layout.head_dim = field(data, size, 64) & ~7U;
+  layout.block_tokens = field(data, size, 4) * 16;
+  layout.dtype = static_cast<Dtype>(field(data, size, 5));
+  const std::uint32_t bits = take(data, size);
+  std::memcpy(&layout.rope_base, &bits, 4);
+  const std::uint32_t tokens = take(data, size);
+  if (const auto valid = codec::validate(layout); !valid.ok()) {
+    KVRAIL_ASSERT(!valid.error().message.empty());
+    return 0;
+  }
+  KVRAIL_ASSERT(layout.block_bytes() > 0 && layout.block_bytes() <= std::uint64_t{1} << 42);
+  KVRAIL_ASSERT(codec::fingerprint(layout) == codec::fingerprint(layout));
+  if (!codec::can_encode(layout).ok() || layout.block_bytes() > kMostBytes) return 0;
+  decode(layout, tokens % layout.block_tokens + 1, data, size);
+  return 0;
+}
