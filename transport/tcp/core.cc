@@ -295,13 +295,12 @@ std::size_t Core::poll(TimeNs now_ns, std::span<Event> events) noexcept {
   for (; rounds < kRoundsPerPoll; ++rounds) {
     io_->pump();
     if (!reap_all()) {
+      send_acks();  // nothing more is here to merge them with
       break;
     }
     service_lanes(sink);
   }
-  if (rounds == kRoundsPerPoll) {
-    io_->pump();  // what the last pass started is under way while the caller works
-  }
+  io_->pump();  // what was started last is under way while the caller works
   emit_withdrawn(sink);
   return sink.count();
 }
@@ -320,6 +319,14 @@ void Core::service_lanes(EventSink& sink) noexcept {
       if (lanes_[index]->state() == LaneState::ended) {
         retire_lane(index);
       }
+    }
+  }
+}
+
+void Core::send_acks() noexcept {
+  for (auto& lane : lanes_) {
+    if (lane->owes_acks()) {
+      lane->send_acks_now();
     }
   }
 }
@@ -377,7 +384,9 @@ void Core::dispatch(IoOp& op) noexcept {
 }
 
 bool Core::arm() noexcept {
-  return !any_active() && !leases_.has_withdrawn() && io_->arm();
+  const bool owes_acks = std::any_of(lanes_.begin(), lanes_.end(),
+                                     [](const auto& lane) { return lane->owes_acks(); });
+  return !any_active() && !owes_acks && !leases_.has_withdrawn() && io_->arm();
 }
 
 LaneStats Core::stats(LaneId id) const noexcept {

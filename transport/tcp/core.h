@@ -59,6 +59,7 @@ class Core final : public TcpTransport {
   void activate(std::uint32_t lane) noexcept;
   [[nodiscard]] bool any_active() const noexcept;
   void service_lanes(EventSink& sink) noexcept;
+  void send_acks() noexcept;
   void retire_lane(std::uint32_t index) noexcept;
   [[nodiscard]] bool reap_all() noexcept;
   void dispatch(IoOp& op) noexcept;

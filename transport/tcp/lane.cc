@@ -37,6 +37,7 @@ Lane::Lane(LaneContext& context, std::uint32_t index)
 void Lane::reset() noexcept {
   announced_ = false;
   fading_ = false;
+  unacked_bytes_ = 0;
   bulk_reserved = false;
   deadline_ns = kNever;
   peer_ = 0;

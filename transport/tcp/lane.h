@@ -104,6 +104,11 @@ class Lane {
   /// Everything that needs no waiting. True: there is more to do in the next poll, whatever I/O
   /// says.
   [[nodiscard]] bool service(EventSink& sink) noexcept;
+  /// Acknowledgements that were held back to be merged with later ones.
+  [[nodiscard]] bool owes_acks() const noexcept {
+    return unacked_bytes_ != 0 && state_ == LaneState::up && !fading_;
+  }
+  void send_acks_now() noexcept;
 
   [[nodiscard]] LaneState state() const noexcept { return state_; }
   [[nodiscard]] LaneId id() const noexcept { return id_; }
@@ -218,6 +223,7 @@ class Lane {
   FrameRing frames_;
   std::array<ChunkRing, 2> chunks_;  // [kControl]: critical ones
   std::array<AckQueue, 2> acks_;
+  std::uint64_t unacked_bytes_ = 0;  // received since acknowledgements were last sent
   std::array<OutStream, 2> out_;
   std::array<InStream, 2> in_;
   LaneStats stats_;

@@ -300,6 +300,7 @@ bool Lane::finish_chunk(std::size_t stream, EventSink& sink) noexcept {
     event.length = in.header.payload_bytes;
   }
   acks_[stream].push(code);
+  unacked_bytes_ += in.header.payload_bytes;
   in.in_chunk = false;
   return true;
 }

@@ -11,6 +11,9 @@ namespace {
 // critical data in front of it. Bulk: enough that one system call is worth its cost.
 constexpr std::uint64_t kControlAheadBytes = 256 * 1024;
 constexpr std::uint64_t kBulkAheadBytes = 1024 * 1024;
+// While more chunks arrive at once, acknowledgements wait for each other up to this many bytes;
+// when nothing more is there, they go at once (send_acks_now).
+constexpr std::uint64_t kAckEveryBytes = 512 * 1024;
 
 class GatherList {
  public:
@@ -110,7 +113,14 @@ bool Lane::try_post_chunk(const ChunkPost& post) noexcept {
   return true;
 }
 
+void Lane::send_acks_now() noexcept {
+  KVRAIL_ASSERT(owes_acks());
+  write_acks();
+  start_send(kControl);
+}
+
 void Lane::write_acks() noexcept {
+  unacked_bytes_ = 0;
   for (std::size_t stream : {kControl, kBulk}) {
     while (!acks_[stream].empty()) {
       const AckQueue::Range& range = acks_[stream].front();
@@ -123,7 +133,8 @@ void Lane::write_acks() noexcept {
       header.ack_count = range.count;
       header.ack_code = range.code;
       if (!frames_.try_push(header, {})) {
-        return;  // the ring drains by itself, and its progress calls us again
+        unacked_bytes_ = kAckEveryBytes;  // the ring drains by itself, and that calls us again
+        return;
       }
       acks_[stream].pop();
     }
@@ -155,7 +166,9 @@ void Lane::start_chunk(std::size_t stream) noexcept {
 void Lane::top_up(std::size_t stream) noexcept {
   OutStream& out = out_[stream];
   if (stream == kControl) {
-    write_acks();
+    if (unacked_bytes_ >= kAckEveryBytes) {
+      write_acks();
+    }
     if (frames_.uncommitted_bytes() > 0 && !out.items.full()) {
       const std::uint64_t bytes = frames_.commit(out.sequence);
       if (!out.items.empty() && !out.items.back().is_chunk) {
@@ -218,7 +231,8 @@ void Lane::start_send(std::size_t stream) noexcept {
   socket.out.message = msghdr{};
   socket.out.message.msg_iov = out.iov.data();
   socket.out.message.msg_iovlen = count;
-  socket.out.flags = 0;
+  // Bulk: the kernel goes on by itself when the socket has room again.
+  socket.out.flags = stream == kBulk ? MSG_WAITALL : 0;
   context_.io.start(socket.out, OpKind::send);
 }
 
