@@ -19,6 +19,7 @@ Blocks::Blocks(Blocks&& other) noexcept
       runs_(std::move(other.runs_)),
       size_(std::exchange(other.size_, 0)),
       committed_(std::exchange(other.committed_, 0)),
+      claim_(std::exchange(other.claim_, 0)),
       copied_bytes_(std::exchange(other.copied_bytes_, 0)) {
   other.runs_.clear();
 }
@@ -31,6 +32,7 @@ Blocks& Blocks::operator=(Blocks&& other) noexcept {
     other.runs_.clear();
     size_ = std::exchange(other.size_, 0);
     committed_ = std::exchange(other.committed_, 0);
+    claim_ = std::exchange(other.claim_, 0);
     copied_bytes_ = std::exchange(other.copied_bytes_, 0);
   }
   return *this;
@@ -41,14 +43,12 @@ Blocks::~Blocks() { give_back(); }
 void Blocks::give_back() noexcept {
   if (session_ != nullptr && session_->alive().ok()) {
     const std::uint64_t block_bytes = session_->layout().block_bytes();
-    std::size_t before = 0;
+    // The engine keeps what a version holds; which of the slots that is, only it knows.
     for (const Run& run : runs_) {
-      const std::size_t held = std::min<std::size_t>(committed_ > before ? committed_ - before : 0, run.count);
-      if (held < run.count) {
-        client::State::free_run(*session_, run.arena, run.offset + held * block_bytes,
-                                run.count - static_cast<std::uint32_t>(held));
-      }
-      before += run.count;
+      session_->claims().for_each_run(
+          run.arena, run.offset / block_bytes, run.count, claim_, [&](std::uint64_t first, std::uint64_t count) {
+            client::State::free_run(*session_, run.arena, first * block_bytes, static_cast<std::uint32_t>(count));
+          });
     }
   }
   session_.reset();
@@ -85,8 +85,10 @@ void Blocks::append(Blocks&& more) {
   KVRAIL_ASSERT_MSG(session_ == more.session_, "blocks of two attachments");
   KVRAIL_ASSERT_MSG(more.committed_ == 0, "blocks that a version holds belong to one context");
   for (Run& run : more.runs_) {
+    const std::uint64_t block_bytes = session_->layout().block_bytes();
+    session_->claims().take(run.arena, run.offset / block_bytes, run.count, claim_);
     Run& last = runs_.back();
-    const std::uint64_t last_bytes = std::uint64_t{last.count} * session_->layout().block_bytes();
+    const std::uint64_t last_bytes = std::uint64_t{last.count} * block_bytes;
     if (last.arena == run.arena && last.offset + last_bytes == run.offset && last.base + last_bytes == run.base) {
       last.count += run.count;
     } else {
@@ -115,6 +117,8 @@ Result<Blocks> State::blocks_of(std::uint32_t arena, std::uint32_t count, std::u
   blocks.session_ = session;
   blocks.runs_.push_back({arena, count, offset, base});
   blocks.size_ = count;
+  blocks.claim_ = session->claims().next();
+  session->claims().take(arena, offset / session->layout().block_bytes(), count, blocks.claim_);
   return blocks;
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/client/channel.h"
+#include "engine/client/slot_claims.h"
 #include "kvrail/base/shared_ring.h"
 #include "kvrail/probe.h"
 
@@ -66,6 +67,8 @@ class Session {
   void let_go_all() noexcept { --hold_all_; }
   void keep(const ImportedRange& range);
 
+  [[nodiscard]] SlotClaims& claims() noexcept { return claims_; }
+
   void write_probe(const Probe& probe, std::uint64_t copied_bytes) noexcept;
 
  private:
@@ -97,6 +100,7 @@ class Session {
   std::deque<Region> regions_;
   std::deque<ipc::CompletionRecord> stored_;  // taken in while waiting for room
   std::vector<Arena> arenas_;
+  SlotClaims claims_;
   std::uint64_t submitted_ = 0;
   std::uint64_t seen_processed_ = 0;
   std::uint32_t hold_all_ = 0;

@@ -178,10 +178,12 @@ Status Store::free_blocks(AgentHandle handle, const Extent& extent) noexcept {
   if (const Status status = own_range(*state_, handle, extent, range); !status.ok()) {
     return status;
   }
-  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
-    if (range.memory->slots[i].state == SlotState::free) {
-      return refuse(StoreRule::slot_not_writable);
-    }
+  // Slots that a version held are free already if it has gone meanwhile; all of them free is an error.
+  const auto is_free = [&range](std::uint32_t i) { return range.memory->slots[range.first + i].state == SlotState::free; };
+  std::uint32_t free_already = 0;
+  for (std::uint32_t i = 0; i < range.count; ++i) free_already += is_free(i) ? 1U : 0U;
+  if (free_already == range.count) {
+    return refuse(StoreRule::slot_not_writable);
   }
   free_writable(range);
   state_->retire_if_unused(extent.arena);

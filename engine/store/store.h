@@ -184,8 +184,8 @@ class Store {
   // One run of slots. Code::out_of_capacity: no run that long now; too_large: more than the arena.
   [[nodiscard]] Result<Extent> allocate(AgentHandle agent, std::uint32_t blocks) noexcept;
   // Returns the writable slots of the extent; committed ones return by themselves when no version
-  // names them. A slot that is free already refuses the whole call, so an agent frees before it
-  // drops the context, never after. Freeing all of an imported range ends the import.
+  // names them. Slots that are free already are passed over; only such slots refuse the call. An
+  // agent must not free slots that it has been given again meanwhile (engine/client/slot_claims.h). Freeing all of an imported range ends the import.
   Status free_blocks(AgentHandle agent, const Extent& extent) noexcept;
   // Host memory of an embedded agent, used in place (kind host_pages, fd -1), or an fd mapped from
   // its start (host_fd, base null; the caller keeps the fd). A memfd must be sealed against

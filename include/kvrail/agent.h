@@ -123,7 +123,8 @@ class Blocks {
   std::shared_ptr<client::Session> session_;
   std::vector<Run> runs_;
   std::size_t size_ = 0;
-  std::size_t committed_ = 0;   // slots from the front that a version holds
+  std::size_t committed_ = 0;   // slots from the front that a commit was given
+  std::uint64_t claim_ = 0;     // tells which slots are still these
   std::uint64_t copied_bytes_ = 0;
 };
 
