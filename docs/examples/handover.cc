@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-using namespace std::chrono_literals;
+using std::literals::chrono_literals::operator""s;
 
 namespace {
 
