@@ -123,7 +123,19 @@ Status Session::wait_for_room(TimeNs deadline_ns) {
 
 void Session::store_completions() noexcept {
   ipc::CompletionRecord record;
-  while (completion_.try_pop(record)) stored_.push_back(record);
+  while (completion_.try_pop(record)) {
+    stored_.push_back(record);
+    has_read_ = true;
+  }
+  tell_read();
+}
+
+void Session::tell_read() noexcept {
+  if (!has_read_) return;
+  has_read_ = false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // F2
+  if (view_.shared->reading_wanted.load(std::memory_order_relaxed) == 0) return;  // ordered by the fence
+  if (view_.shared->reading_wanted.exchange(0, std::memory_order_relaxed) != 0) channel_->ring();
 }
 
 bool Session::take(ipc::CompletionRecord& out) noexcept {
@@ -132,7 +144,11 @@ bool Session::take(ipc::CompletionRecord& out) noexcept {
     stored_.pop_front();
     return true;
   }
-  if (completion_.try_pop(out)) return true;
+  if (completion_.try_pop(out)) {
+    has_read_ = true;
+    return true;
+  }
+  tell_read();
   if (completion_.state() != RingState::ok) end({Code::protocol_error, Scope::engine});
   return false;
 }

@@ -8,7 +8,8 @@
 //            While it waits for ring or scratch room, it takes completions in: the engine handles no
 //            record without room for an answer, so two full rings would else wait for each other.
 // Edges      P1 processed load(acquire) <- R1 of engine/ipc/agent_session.h. R2/R3 there: room_wanted is
-//            stored, then processed loaded, both seq_cst.
+//            stored, then processed loaded, both seq_cst. F2 there: head stored by try_pop(), fence,
+//            reading_wanted loaded.
 #pragma once
 
 #include <cstddef>
@@ -89,6 +90,8 @@ class Session {
   [[nodiscard]] bool find_scratch(std::uint32_t bytes, std::uint32_t& offset) const noexcept;
   Status wait_for_room(TimeNs deadline_ns);
   void store_completions() noexcept;
+  // The ring is empty: an engine that waits for that is told.
+  void tell_read() noexcept;
   void unmap_idle() noexcept;
 
   std::unique_ptr<Channel> channel_;
@@ -103,6 +106,7 @@ class Session {
   SlotClaims claims_;
   std::uint64_t submitted_ = 0;
   std::uint64_t seen_processed_ = 0;
+  bool has_read_ = false;      // since tell_read()
   std::uint32_t hold_all_ = 0;
   TimeNs spin_ns_;
   TimeNs checked_ns_ = 0;

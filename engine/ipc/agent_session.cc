@@ -166,6 +166,19 @@ Status AgentSession::run_send(AgentCommands& commands, const SubmitRecord& recor
   return commands.send(agent_, record.ticket, name, record.a, std::span{names}.first(record.count), options);
 }
 
+bool AgentSession::prepare_park() noexcept {
+  const bool no_records = submit_.prepare_park();
+  if (submit_.state() != RingState::ok || completion_.state() != RingState::ok) return false;
+  if (no_records && !starved_) return true;
+  view_.shared->reading_wanted.store(1, std::memory_order_relaxed);  // F1, ordered by the fence
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  known_room_ = completion_.free_slots();
+  // One slot serves a record, an event needs another beside it.
+  if (known_room_ < (no_records ? 2U : 1U)) return completion_.state() == RingState::ok;
+  starved_ = false;
+  return false;
+}
+
 bool AgentSession::has_room(std::uint32_t slots) noexcept {
   if (known_room_ < slots) known_room_ = completion_.free_slots();
   return known_room_ >= slots;
@@ -174,6 +187,7 @@ bool AgentSession::has_room(std::uint32_t slots) noexcept {
 bool AgentSession::try_push(const AgentEvent& event) noexcept {
   if (!has_room(2)) {  // One stays for the answer to the record in hand.
     ++counters_.full;
+    starved_ = true;
     return false;
   }
   push(completion_of(event));

@@ -12,6 +12,8 @@
 // Edges      R1 processed store(seq_cst) -> agent's load(acquire): the payload copy is done before the
 //            agent reuses the scratch. R2/R3 no lost wake-up for room: the engine stores processed,
 //            then loads room_wanted; the agent stores room_wanted, then loads processed; all seq_cst.
+//            F1/F2 the same for reading_wanted: the engine stores it, fence, loads the completion ring's
+//            head; the agent stores head, fence, loads it. Both fences are seq_cst.
 // Relaxed    the probe's words: a seqlock, see read_probe().
 // Wrap       processed is a 64-bit count.
 #pragma once
@@ -89,8 +91,9 @@ class AgentSession {
   [[nodiscard]] DropReason drop_reason() const noexcept { return drop_; }
   // True if the agent has written its probe since the last call and a whole picture could be read.
   [[nodiscard]] bool read_probe(Probe& out) noexcept;
-  // False: there is a record to take. See RingConsumer.
-  [[nodiscard]] bool prepare_park() noexcept { return submit_.prepare_park(); }
+  // False: there is something to do. Records that wait for completion slots are nothing to do: the
+  // agent signals when it has read.
+  [[nodiscard]] bool prepare_park() noexcept;
   void cancel_park() noexcept { submit_.cancel_park(); }
   [[nodiscard]] const SessionCounters& counters() const noexcept { return counters_; }
 
@@ -121,6 +124,7 @@ class AgentSession {
   std::uint64_t processed_ = 0;
   std::uint64_t probe_sequence_ = 0;
   std::uint32_t known_room_ = 0;
+  bool starved_ = false;   // an event or an answer found no slot
   DropReason drop_ = DropReason::none;
   SessionCounters counters_;
 };

@@ -283,8 +283,11 @@ struct SharedWords {
   alignas(kCacheLineBytes) std::atomic<std::uint64_t> processed;
   // The agent found ring or scratch full and sleeps: the engine takes the flag and rings the bell.
   alignas(kCacheLineBytes) std::atomic<std::uint32_t> room_wanted;
+  // The engine has completions that found the ring full, and sleeps: the agent, having emptied the
+  // ring, takes the flag and signals the submit eventfd.
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> reading_wanted;
 };
-static_assert(sizeof(SharedWords) == 2 * kCacheLineBytes);
+static_assert(sizeof(SharedWords) == 3 * kCacheLineBytes);
 
 // What the agent says of itself (design: Probe). A seqlock: sequence is odd while the agent writes.
 // Words are relaxed atomics, so a torn read is a wrong number for one cycle and never undefined.

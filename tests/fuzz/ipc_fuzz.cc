@@ -3,10 +3,12 @@
 // indices moved, as the bytes say.
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/core/node.h"
 #include "engine/ipc/node_host.h"
@@ -46,6 +48,27 @@ struct Engine {
     node->cycle(clock.now_ns());
   }
 
+  void take_notices() {
+    SessionNotice notice;
+    while (link->notices.pop(notice)) notices.push_back(notice);
+  }
+  SessionNotice take(std::uint64_t id, SessionNotice::Kind kind) {
+    take_notices();
+    const auto found = std::find_if(notices.begin(), notices.end(),
+                                    [&](const SessionNotice& notice) { return notice.id == id && notice.kind == kind; });
+    if (found == notices.end()) return {};
+    const SessionNotice notice = *found;
+    notices.erase(found);
+    return notice;
+  }
+  SessionNotice take_adopted(std::uint64_t id) {
+    const SessionNotice notice = take(id, SessionNotice::Kind::adopted);
+    KVRAIL_ASSERT(notice.id == id);
+    return notice;
+  }
+  bool take_gone(std::uint64_t id) { return take(id, SessionNotice::Kind::gone).id == id; }
+
+  std::vector<SessionNotice> notices;
   VirtualClock clock{kSecondNs};
   std::unique_ptr<Node> node;
   std::unique_ptr<NodeHost> host;
@@ -85,9 +108,7 @@ class Agent {
     command.fds = false;
     engine.link->send(command);
     engine.cycle();
-    SessionNotice notice;
-    KVRAIL_ASSERT(engine.link->notices.pop(notice) && notice.kind == SessionNotice::Kind::adopted);
-    arena_ = notice.arena_id;
+    arena_ = engine.take_adopted(session_->id()).arena_id;
   }
   ~Agent() {
     SessionCommand command;
@@ -96,10 +117,7 @@ class Agent {
     command.reason = DropReason::hung_up;
     engine_.link->send(command);
     engine_.cycle();
-    SessionNotice notice;
-    bool gone = false;
-    while (engine_.link->notices.pop(notice)) gone = gone || notice.kind == SessionNotice::Kind::gone;
-    KVRAIL_ASSERT_MSG(gone, "one notice of the end, whoever ended it");
+    KVRAIL_ASSERT_MSG(engine_.take_gone(session_->id()), "one notice of the end, whoever ended it");
   }
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;

@@ -302,3 +302,29 @@ TEST_CASE("agent session / a probe is read whole or not at all, and its lies are
   CHECK(probe.idle_until_ns >= 0);
   CHECK_FALSE(rig.session->read_probe(probe));  // nothing new
 }
+
+TEST_CASE("agent session / a full completion ring lets the worker sleep, and reading wakes it") {
+  Rig rig;
+  CHECK(rig.session->prepare_park());
+  rig.session->cancel_park();
+  while (rig.session->try_push(AgentEvent{})) continue;  // The last one waits in the core.
+  rig.commands.answer = Code::quota_exceeded;
+  rig.push(allocate(1, 1));
+  rig.push(allocate(2, 1));
+  CHECK(rig.poll() == 1);  // the slot that is kept for an answer
+  CHECK(rig.session->prepare_park());
+  CHECK(rig.view.shared->reading_wanted.load() == 1);
+  rig.session->cancel_park();
+  static_cast<void>(rig.pop());
+  CHECK_FALSE(rig.session->prepare_park());  // The second record can be answered now.
+  CHECK(rig.poll() == 1);
+  CHECK_FALSE(rig.session->try_push(AgentEvent{}));
+  CHECK(rig.session->prepare_park());
+  rig.session->cancel_park();
+  static_cast<void>(rig.pop());
+  CHECK(rig.session->prepare_park());  // One slot is kept for answers: no event fits.
+  rig.session->cancel_park();
+  static_cast<void>(rig.pop());
+  CHECK_FALSE(rig.session->prepare_park());
+  CHECK(rig.session->try_push(AgentEvent{}));
+}

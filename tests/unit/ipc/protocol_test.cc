@@ -89,7 +89,7 @@ TEST_CASE("ipc protocol / message sizes") {
   CHECK(sizeof(AttachMessage) == 280);
   CHECK(sizeof(AttachedMessage) == 168);
   CHECK(sizeof(RefusedMessage) == 256);
-  CHECK(sizeof(SharedWords) == 128);
+  CHECK(sizeof(SharedWords) == 192);
   CHECK(sizeof(ProbeRecord) == 128);
 }
 
