@@ -1,6 +1,7 @@
 // The transport itself: sockets, lanes, leases and the connections that may become lanes.
 //
-// core.cc      making, the contract's calls, the duty cycle
+// create.cc    making
+// core.cc      the contract's calls, the duty cycle
 // listener.cc  accepting, greeting, pairing two sockets into a lane
 //
 // Thread: owner (tcp_transport.h).
@@ -19,6 +20,11 @@
 #include "transport/tcp/tcp_transport.h"
 
 namespace kvrail::transport::tcp {
+
+/// Two for each lane, one for each stranger, and the listener.
+[[nodiscard]] constexpr std::uint32_t sockets_needed(const TcpOptions& options) noexcept {
+  return 2 * options.max_lanes + options.max_half_open + 1;
+}
 
 class Core final : public TcpTransport {
  public:
