@@ -1,5 +1,6 @@
 // Agents and the slots that they write.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "engine/store/state.h"
@@ -52,6 +53,39 @@ std::uint32_t free_writable(const SlotRange& range) noexcept {
   KVRAIL_ASSERT(memory.used_slots >= freed);
   memory.used_slots -= freed;
   return freed;
+}
+
+bool names_slot_of(const Store::State& state, const VersionRecord& version,
+                   mempool::RegionId arena) noexcept {
+  const auto lies_there = [&](BlockHandle handle) {
+    const BlockRecord* block = state.blocks.get(handle);
+    const SlotRecord* slot = block == nullptr ? nullptr : state.slots.get(block->slot);
+    return slot != nullptr && slot->arena == arena;
+  };
+  return std::any_of(version.blocks, version.blocks + version.block_count, lies_there);
+}
+
+// A run of free slots. What came from elsewhere shares blocks that an agent had committed, and is kept
+// after the agent has dropped its own context; such versions go, oldest first, when it wants room.
+std::optional<std::uint64_t> take_slots(Store::State& state, TenantHandle tenant,
+                                        StoreMemory& memory, std::uint32_t count) noexcept {
+  VersionHandle at = state.tenants.get(tenant)->lru_oldest;
+  for (;;) {
+    if (const auto first = memory.extents->try_take(count, count)) {
+      return first;
+    }
+    const VersionRecord* version = state.versions.get(at);
+    while (version != nullptr && !names_slot_of(state, *version, memory.id)) {
+      at = version->lru_next;
+      version = state.versions.get(at);
+    }
+    if (version == nullptr) {
+      return std::nullopt;
+    }
+    const VersionHandle next = version->lru_next;
+    state.destroy(at);
+    at = next;
+  }
 }
 
 }  // namespace
@@ -157,7 +191,7 @@ Result<Extent> Store::allocate(AgentHandle handle, std::uint32_t count) noexcept
   if (count > memory.slot_count) {
     return Status{Code::too_large, Scope::transfer, static_cast<std::int32_t>(memory.slot_count)};
   }
-  const auto first = memory.extents->try_take(count, count);
+  const auto first = take_slots(*state_, agent->tenant, memory, count);
   if (!first) {
     return Status{Code::out_of_capacity, Scope::transfer,
                   static_cast<std::int32_t>(memory.extents->largest_free())};

@@ -40,9 +40,33 @@ PolicyResult summarise_policy(std::size_t policy, const std::vector<TaskResult>&
   return out;
 }
 
+double rounded(double value) {
+  return std::round(value * 1000) / 1000;
+}
+double rounded_ms(std::int64_t ns) {
+  return rounded(static_cast<double>(ns) / 1e6);
+}
+
+// What the receiver weighed, part by part.
+nlohmann::ordered_json json_of(const engine::StatusCostLine& line) {
+  nlohmann::ordered_json out;
+  out["medium"] = medium_name(line.medium);
+  out["allowed"] = line.allowed != 0;
+  out["bytes"] = line.bytes;
+  out["wait_ms"] = rounded_ms(line.wait_ns);
+  out["encode_ms"] = rounded_ms(line.encode_ns);
+  out["transmit_ms"] = rounded_ms(line.transmit_ns);
+  out["decode_ms"] = rounded_ms(line.decode_ns);
+  out["recompute_ms"] = rounded_ms(line.recompute_ns);
+  out["loss_ms"] = rounded_ms(line.loss_ns);
+  out["price_ms"] = rounded_ms(line.price_ns);
+  out["total_ms"] = rounded_ms(line.total_ns);
+  out["cost_ms"] = rounded_ms(line.cost_ns);
+  return out;
+}
+
 nlohmann::ordered_json json_of(const JsonTransfer& transfer) {
   const engine::StatusTransfer& data = transfer.row.data;
-  const auto rounded = [](double value) { return std::round(value * 1000) / 1000; };
   nlohmann::ordered_json out;
   out["rate"] = transfer.rate;
   out["from"] = place_of(transfer.row, true);
@@ -59,6 +83,11 @@ nlohmann::ordered_json json_of(const JsonTransfer& transfer) {
   out["critical"] = data.critical != 0;
   out["ok"] = data.status.ok();
   out["why"] = reason_of(data);
+  out["costs"] = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < std::min<std::size_t>(data.line_count, engine::kStatusCostLines);
+       ++i) {
+    out["costs"].push_back(json_of(data.lines[i]));
+  }
   return out;
 }
 

@@ -28,19 +28,24 @@ std::vector<const StatusCostLine*> lines_of(const StatusTransfer& row) {
   return lines;
 }
 
-std::string others(const StatusTransfer& row) {
-  std::string text;
+// "int8 52.1 ms against tokens 304.6, full 775.7": what the receiver compared, prices included.
+std::string comparison(const StatusTransfer& row) {
+  std::string chosen;
+  std::string rest;
   std::vector<const StatusCostLine*> lines = lines_of(row);
   std::stable_sort(lines.begin(), lines.end(),
                    [](const auto* a, const auto* b) { return a->cost_ns < b->cost_ns; });
   for (const StatusCostLine* line : lines) {
-    if (line->chosen != 0 || line->medium == row.medium) continue;
-    text += text.empty() ? "" : ", ";
-    text += medium_name(line->medium);
-    text += line->allowed != 0 ? fmt::format(" {:.1f} ms", to_ms(line->cost_ns))
-                               : fmt::format(" not: {}", line->why_not);
+    const std::string_view medium = medium_name(line->medium);
+    if (line->chosen != 0) {
+      chosen = fmt::format("{} {:.1f} ms", medium, to_ms(line->cost_ns));
+      continue;
+    }
+    rest += rest.empty() ? "" : ", ";
+    rest += line->allowed != 0 ? fmt::format("{} {:.1f}", medium, to_ms(line->cost_ns))
+                               : fmt::format("{} (not: {})", medium, line->why_not);
   }
-  return text;
+  return rest.empty() ? chosen : chosen + " against " + rest;
 }
 
 }  // namespace
@@ -100,12 +105,11 @@ std::string reason_of(const StatusTransfer& row) {
   if (!row.status.ok()) return fmt::format("FAILED: {}", name(row.status.code));
   if (row.direction == StatusDirection::local)
     return "same node: handed over by reference, nothing moves";
-  const std::string rest = others(row);
   switch (static_cast<scheduler::PickReason>(row.reason)) {
     case scheduler::PickReason::least_cost:
-      return rest.empty() ? "least cost" : "least cost; " + rest;
+      return "least cost: " + comparison(row);
     case scheduler::PickReason::kept_by_hysteresis:
-      return "kept, the gain of another is too small; " + rest;
+      return "kept, another would gain too little: " + comparison(row);
     case scheduler::PickReason::only_one:
       return "the only one possible";
     case scheduler::PickReason::wished:

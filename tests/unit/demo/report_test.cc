@@ -88,7 +88,7 @@ TEST_CASE("a line tells who, what, how long and why") {
   const TransferRow received{1, row(1, 7, StatusDirection::in, 250'000)};
   CHECK(place_of(received, true) == "coordinator@A");
   CHECK(place_of(received, false) == "executor-1@B");
-  CHECK(reason_of(received.data) == "least cost; tokens 130.0 ms");
+  CHECK(reason_of(received.data) == "least cost: int8 10.0 ms against tokens 130.0");
   const std::string line = line_of(received);
   for (const char* part : {"document-1@2", "int8", "250.0 kB", "10.0 ms", "9.0 ms"}) {
     CHECK_MESSAGE(line.find(part) != std::string::npos, part);
