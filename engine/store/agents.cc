@@ -212,11 +212,10 @@ Status Store::free_blocks(AgentHandle handle, const Extent& extent) noexcept {
   if (const Status status = own_range(*state_, handle, extent, range); !status.ok()) {
     return status;
   }
-  // Slots that a version held are free already if it has gone meanwhile; all of them free is an error.
-  const auto is_free = [&range](std::uint32_t i) { return range.memory->slots[range.first + i].state == SlotState::free; };
-  std::uint32_t free_already = 0;
-  for (std::uint32_t i = 0; i < range.count; ++i) free_already += is_free(i) ? 1U : 0U;
-  if (free_already == range.count) {
+  // Slots that a version held are free already if it has gone meanwhile; all free is an error.
+  const AgentSlot* first = range.memory->slots.get() + range.first;
+  if (std::all_of(first, first + range.count,
+                  [](const AgentSlot& slot) { return slot.state == SlotState::free; })) {
     return refuse(StoreRule::slot_not_writable);
   }
   free_writable(range);

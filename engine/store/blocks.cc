@@ -17,9 +17,6 @@ std::uint64_t raw_units(const BlockShape& shape, std::uint32_t tokens) noexcept 
   return 2ULL * shape.layers * transport::units_in(tokens * layout.row_bytes());
 }
 
-constexpr mempool::PoolClass kPlanePools[2] = {mempool::PoolClass::plane0,
-                                               mempool::PoolClass::plane1};
-
 }  // namespace
 
 SlotHandle Store::State::make_slot(mempool::RegionId arena, std::uint64_t offset,
@@ -79,6 +76,7 @@ Result<BlockHandle> Store::State::make_block(const NewBlock& request) noexcept {
     unref(handle);
     return out_of_memory(request.tenant);
   }
+  block.plane_users = request.planes ? 1 : 0;
   return handle;
 }
 
@@ -99,6 +97,9 @@ void Store::State::unref(BlockHandle handle) noexcept {
   }
   if (block->fresh) {
     drop_fresh(handle);
+  }
+  if (block->has_planes() && block->plane_users == 0) {
+    plane_list_remove(*block);
   }
   drop_planes(*block);
   release(block->digests);
@@ -173,39 +174,6 @@ BlockHandle Store::State::find_tail(TenantHandle tenant, const Hash128& parent,
     }
   }
   return {};
-}
-
-bool Store::State::take_planes(BlockRecord& block) noexcept {
-  KVRAIL_ASSERT(!block.has_planes());
-  const codec::PlaneSizes sizes = codec::plane_sizes(block.shape.layout(), block.tokens);
-  const std::uint64_t bytes[2] = {sizes.plane0_bytes, sizes.plane1_bytes};
-  for (int i = 0; i < 2; ++i) {
-    PlaneRecord& plane = block.planes[i];
-    if (!reserve(plane.digests, transport::units_in(bytes[i]))) {
-      drop_planes(block);
-      return false;
-    }
-    const auto offset = take(block.tenant, bytes[i], kPlanePools[i]);
-    if (!offset) {
-      drop_planes(block);
-      return false;
-    }
-    plane.offset = *offset;
-    plane.bytes = bytes[i];
-  }
-  return true;
-}
-
-void Store::State::drop_planes(BlockRecord& block) noexcept {
-  for (int i = 0; i < 2; ++i) {
-    PlaneRecord& plane = block.planes[i];
-    release(plane.digests);
-    if (plane.offset != kNoOffset) {
-      give_back(block.tenant, plane.offset, plane.bytes, kPlanePools[i]);
-    }
-    plane = PlaneRecord{};
-  }
-  block.encoding = Hash128{};
 }
 
 // --- public ---

@@ -59,6 +59,8 @@ class Audit {
                         "a block's rows are not accounted for");
       ++slot_refs_[block.slot.index];
       ++blocks_of_[block.tenant.index];
+      KVRAIL_ASSERT_MSG(block.has_planes() || block.plane_users == 0, "planes in use are gone");
+      idle_planes_ += block.has_planes() && block.plane_users == 0 ? 1 : 0;
       for (const PlaneRecord& plane : block.planes) {
         planes_[block.tenant.index] +=
             plane.offset == kNoOffset ? 0 : granules(plane.bytes) * kGranuleBytes;
@@ -182,7 +184,13 @@ class Audit {
         ++idle;
       }
       KVRAIL_ASSERT(tenant.lru_newest == previous);
+      for (BlockHandle at = tenant.plane_oldest; at; at = state_.blocks.get(at)->plane_next) {
+        const BlockRecord* block = state_.blocks.get(at);
+        KVRAIL_ASSERT(block != nullptr && block->has_planes() && block->plane_users == 0);
+        --idle_planes_;
+      }
     });
+    KVRAIL_ASSERT_MSG(idle_planes_ == 0, "idle planes must be evictable");
     state_.versions.for_each([&](VersionHandle, const VersionRecord& version) {
       const ContextRecord* context = state_.contexts.get(version.context);
       const bool owned = context != nullptr && context->local_owner.valid();
@@ -212,6 +220,7 @@ class Audit {
   const Store::State& state_;
   std::vector<std::uint32_t> block_refs_;
   std::vector<std::uint32_t> slot_refs_;
+  std::int64_t idle_planes_ = 0;
   PerTenant versions_of_, blocks_of_, raw_, planes_, manifest_;
 };
 

@@ -2,9 +2,7 @@
 #include <algorithm>
 
 #include "codec/hash.h"
-#include "codec/planes.h"
 #include "engine/store/state.h"
-#include "kvrail/base/no_alloc.h"
 #include "transport/payload.h"
 
 namespace kvrail::engine {
@@ -47,15 +45,6 @@ bool Store::State::digest(BlockRecord& block, std::uint64_t& budget_bytes) noexc
     budget_bytes -= std::min(budget_bytes, bytes);
   }
   return list.done == list.count;
-}
-
-void Store::State::complete_planes(BlockRecord& block) noexcept {
-  const std::byte* base = receive_of(block.tenant)->arena->base();
-  for (PlaneRecord& plane : block.planes) {
-    codec::digests({base + plane.offset, plane.bytes}, {plane.digests.data(), plane.digests.count});
-    plane.digests.done = plane.digests.count;
-  }
-  block.encoding = codec::encoding_id({base + block.planes[0].offset, block.planes[0].bytes});
 }
 
 void Store::State::push_fresh(BlockHandle handle) noexcept {
@@ -107,33 +96,6 @@ std::span<const std::uint64_t> Store::plane_digests(BlockHandle handle, int plan
   const DigestList& list = block->planes[plane].digests;
   return list.done < list.count ? std::span<const std::uint64_t>{}
                                 : std::span{list.data(), list.count};
-}
-
-bool Store::attach_planes(BlockHandle handle) noexcept {
-  BlockRecord* block = state_->blocks.get(handle);
-  KVRAIL_ASSERT_MSG(block != nullptr, "planes for a block that no version names");
-  if (block->has_planes()) {
-    return true;
-  }
-  {
-    AllowAllocScope
-        refusal;  // Only the sentence of a refusal is allocated, and it is dropped here.
-    if (!codec::can_encode(block->shape.layout()).ok()) {
-      return false;
-    }
-  }
-  // Taking memory may evict, and the block must outlive that even if its version is not pinned.
-  state_->ref(handle);
-  const bool taken = state_->take_planes(*block);
-  state_->unref(handle);
-  return taken;
-}
-
-void Store::planes_complete(BlockHandle handle) noexcept {
-  BlockRecord* block = state_->blocks.get(handle);
-  KVRAIL_ASSERT_MSG(block != nullptr && block->has_planes(),
-                    "a block without planes is declared complete");
-  state_->complete_planes(*block);
 }
 
 }  // namespace kvrail::engine

@@ -195,7 +195,8 @@ std::optional<std::uint64_t> Store::State::take(TenantHandle tenant, std::uint64
       from->usage.take(pool, units * kGranuleBytes);
       return *first * kGranuleBytes;
     }
-    if (!evict_one(tenant)) {
+    // Planes cost an encoding to have again, versions a transfer.
+    if (!evict_planes(tenant) && !evict_one(tenant)) {
       return std::nullopt;
     }
   }

@@ -126,6 +126,10 @@ struct BlockRecord {
   BlockHandle fresh_previous, fresh_next;
   DigestList digests;
   PlaneRecord planes[2];
+  // Who needs the planes: each attach_planes(), and for ever the block that came as planes. At zero
+  // they are in the tenant's list of planes that may go.
+  std::uint32_t plane_users = 0;
+  BlockHandle plane_previous, plane_next;
 
   [[nodiscard]] bool has_planes() const noexcept { return planes[0].offset != kNoOffset; }
   [[nodiscard]] bool full() const noexcept { return tokens == shape.block_tokens; }
@@ -197,7 +201,8 @@ struct TenantRecord {
   std::uint64_t dropped_number = 0;  // highest version number of contexts that have gone
   std::uint32_t blocks = 0;
   std::uint32_t versions = 0;
-  VersionHandle lru_oldest, lru_newest;  // unpinned versions without a local owner
+  VersionHandle lru_oldest, lru_newest;    // unpinned versions without a local owner
+  BlockHandle plane_oldest, plane_newest;  // blocks whose planes nobody uses
 };
 
 struct AgentRecord {

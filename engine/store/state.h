@@ -82,6 +82,10 @@ struct Store::State {
                                       std::uint32_t epsilon_limit_ppm) const noexcept;
   [[nodiscard]] bool take_planes(BlockRecord& block) noexcept;
   void drop_planes(BlockRecord& block) noexcept;
+  void use_planes(BlockHandle handle) noexcept;
+  void unuse_planes(BlockHandle handle) noexcept;
+  void plane_list_remove(BlockRecord& block) noexcept;
+  [[nodiscard]] bool evict_planes(TenantHandle tenant) noexcept;
 
   // --- digests.cc ---
   [[nodiscard]] bool reserve(DigestList& list, std::uint64_t units) noexcept;

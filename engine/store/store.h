@@ -184,8 +184,9 @@ class Store {
   // One run of slots. Code::out_of_capacity: no run that long now; too_large: more than the arena.
   [[nodiscard]] Result<Extent> allocate(AgentHandle agent, std::uint32_t blocks) noexcept;
   // Returns the writable slots of the extent; committed ones return by themselves when no version
-  // names them. Slots that are free already are passed over; only such slots refuse the call. An
-  // agent must not free slots that it has been given again meanwhile (engine/client/slot_claims.h). Freeing all of an imported range ends the import.
+  // names them, and may have done so already: free slots are passed over, only an extent of nothing
+  // else is refused. An agent must not free slots that it has been given again meanwhile
+  // (engine/client/slot_claims.h). Freeing all of an imported range ends the import.
   Status free_blocks(AgentHandle agent, const Extent& extent) noexcept;
   // Host memory of an embedded agent, used in place (kind host_pages, fd -1), or an fd mapped from
   // its start (host_fd, base null; the caller keeps the fd). A memfd must be sealed against
@@ -222,10 +223,12 @@ class Store {
   [[nodiscard]] std::span<const std::uint64_t> raw_digests(BlockHandle block) const noexcept;
   [[nodiscard]] std::span<const std::uint64_t> plane_digests(BlockHandle block,
                                                              int plane) const noexcept;
-  // Attaches planes to a block that has only raw content (the sender encodes into them). They come
-  // from the tenant's receive arena and stay as long as the block. True at once if it has planes.
-  // False: no memory, or a layout that can't be encoded.
+  // Attaches planes to a block that has only raw content (the sender encodes into them), and keeps
+  // them until release_planes() has been called as often. They come from the tenant's receive
+  // arena; released ones stay for the next sender until that memory is needed. True at once if the
+  // block has planes. False (nothing to release): no memory, or a layout that can't be encoded.
   [[nodiscard]] bool attach_planes(BlockHandle block) noexcept;
+  void release_planes(BlockHandle block) noexcept;
   // Called when both planes are written: computes encoding id and digests.
   void planes_complete(BlockHandle block) noexcept;
 

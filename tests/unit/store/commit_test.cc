@@ -246,6 +246,7 @@ TEST_CASE("hostile slots are refused, and nothing changes") {
   CHECK(free_rule({own.arena, 65, 0}) == StoreRule::slot_unaligned);
   CHECK(free_rule({own.arena, 1, 10 * block}) == StoreRule::slot_not_writable);
   CHECK(free_rule(own) == StoreRule::none);
-  CHECK(free_rule(own) == StoreRule::slot_not_writable);  // Two of them are free now.
+  CHECK(free_rule(own) == StoreRule::none);  // Two of them are committed and left alone.
+  CHECK(free_rule({own.arena, 2, own.offset + 2 * block}) == StoreRule::slot_not_writable);
   CHECK(std::string_view(text(StoreRule::slot_twice)).size() > 5);
 }

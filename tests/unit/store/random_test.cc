@@ -329,7 +329,36 @@ class Run {
     attach(index);
   }
 
+  // A sender's use of planes: attached, perhaps written, released.
+  void use_planes() {
+    const VersionHandle version = f_.store->find_for(some_agent().handle, name(some_name()), 0);
+    if (!version) {
+      return;
+    }
+    f_.store->pin(version);
+    VersionView view;
+    REQUIRE(f_.store->view(version, view));
+    std::vector<BlockHandle> attached;
+    for (const BlockHandle block : view.blocks) {
+      if (block && f_.store->attach_planes(block)) {
+        attached.push_back(block);
+      }
+    }
+    f_.store->check();
+    for (const BlockHandle block : attached) {
+      if (prng_.chance(0.5)) {
+        f_.store->planes_complete(block);
+      }
+      f_.store->release_planes(block);
+    }
+    f_.store->unpin(version);
+  }
+
   void tokens_or_housekeep() {
+    if (prng_.chance(0.3)) {
+      use_planes();
+      return;
+    }
     if (prng_.chance(0.3)) {
       const auto tokens = some_tokens();
       const auto version =

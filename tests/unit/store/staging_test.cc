@@ -246,6 +246,38 @@ TEST_CASE("planes attach to a raw block and are digested when they are complete"
   f.store->check();
 }
 
+TEST_CASE("released planes serve the next sender until their memory is needed") {
+  Fixture f;
+  const AgentHandle a = f.attach(0, "a");
+  const auto version = f.commit(a, "c", ids(16 * 60), {f.allocate(a, 60)});
+  const VersionView view = f.view(*version);
+  for (const BlockHandle block : view.blocks) {
+    REQUIRE(f.store->attach_planes(block));
+    f.store->planes_complete(block);
+  }
+  REQUIRE(f.store->attach_planes(view.blocks[0]));  // A second sender of one block.
+  for (const BlockHandle block : view.blocks) {
+    f.store->release_planes(block);
+  }
+  f.store->check();
+  REQUIRE(f.store->attach_planes(view.blocks[1]));
+  CHECK_FALSE(f.store->block(view.blocks[1]).encoding == Hash128{});  // Still the encoded ones.
+  // 60 blocks' planes take about 60 KiB of 256; 110 raw blocks of 2 KiB need most of those.
+  const auto staging = f.stage(f.request("far", "doc", ids(16 * 110, 50'000)));
+  REQUIRE(staging.ok());
+  CHECK(f.store->block(view.blocks[0]).plane0 != nullptr);
+  CHECK(f.store->block(view.blocks[1]).plane0 != nullptr);
+  CHECK(f.store->block(view.blocks[2]).plane0 == nullptr);
+  CHECK(f.store->plane_digests(view.blocks[2], 0).empty());
+  f.store->check();
+  f.store->abandon(*staging);
+  REQUIRE(f.store->attach_planes(view.blocks[2]));
+  CHECK(f.store->block(view.blocks[2]).encoding == Hash128{});
+  const BlockHandle gone = view.blocks[1];
+  f.store->drop_context(a, name("c"));
+  f.store->release_planes(gone);
+}
+
 TEST_CASE("a window is delivered and never found, by name or by hash") {
   Fixture f;
   const AgentHandle reader = f.attach(0, "reader");
