@@ -12,7 +12,22 @@ constexpr std::uint32_t kEventsPerFlush = 256;
 
 }  // namespace
 
-Result<AgentHandle> Node::Core::attach(const AgentInfo& info) {
+Result<AttachMemory> Node::Core::prepare(const StoreOptions& options, const AgentInfo& info, bool with_tenant) {
+  if (auto valid = codec::validate(info.layout); !valid.ok()) return std::move(valid).error();
+  AttachMemory memory;
+  if (with_tenant) {
+    auto tenant = Store::prepare_tenant(options, info.tenant);
+    if (!tenant.ok()) return std::move(tenant).error();
+    memory.tenant = std::move(tenant).value();
+  }
+  const std::uint64_t bytes = info.arena_bytes == 0 ? options.agent_arena_bytes : info.arena_bytes;
+  auto agent = Store::prepare_agent(options, info.layout, bytes);
+  if (!agent.ok()) return std::move(agent).error();
+  memory.agent = std::move(agent).value();
+  return memory;
+}
+
+Result<AgentHandle> Node::Core::attach(const AgentInfo& info, AttachMemory memory) {
   const AllowAllocScope allow;
   if (draining_) return Error{Status{Code::shutting_down, Scope::engine}, "the engine is draining"};
   if (info.role == 0) return Error{Status{Code::invalid_argument}, "an agent's role weight must be at least 1"};
@@ -24,7 +39,8 @@ Result<AgentHandle> Node::Core::attach(const AgentInfo& info) {
   auto tenant = store_->find_tenant(info.tenant);
   const bool new_tenant = !tenant.valid();
   if (new_tenant) {
-    auto made = store_->ensure_tenant(info.tenant);
+    auto made = memory.tenant != nullptr ? store_->ensure_tenant(info.tenant, std::move(memory.tenant))
+                                         : store_->ensure_tenant(info.tenant);
     if (!made.ok()) return std::move(made).error();
     tenant = made.value();
   }
@@ -33,8 +49,8 @@ Result<AgentHandle> Node::Core::attach(const AgentInfo& info) {
     if (handle.valid()) agents_.erase(handle);
     return Error{Status{Code::out_of_capacity, Scope::engine}, "no room for another agent; raise max_agents"};
   }
-  const std::uint64_t bytes = info.arena_bytes == 0 ? options_.store.agent_arena_bytes : info.arena_bytes;
-  if (auto added = store_->add_agent(handle, info.name, tenant, info.layout, bytes); !added.ok()) {
+  auto added = store_->add_agent(handle, info.name, tenant, info.layout, std::move(memory.agent));
+  if (!added.ok()) {
     directory_.erase(key);
     agents_.erase(handle);
     return std::move(added).error();
@@ -144,32 +160,42 @@ void Node::Core::push_event(AgentHandle handle, const AgentEvent& event) noexcep
   event_nodes_[node] = EventNode{event, kNoIndex};
   (agent->event_tail == kNoIndex ? agent->event_head : event_nodes_[agent->event_tail].next) = node;
   agent->event_tail = node;
+  event_agents_.push(handle.index);
   ++agent->events;
   ++events_used_;
   status_dirty_ = true;
 }
 
 std::size_t Node::Core::flush_events() noexcept {
-  if (events_used_ == 0 || sink_ == nullptr) return 0;
+  if (sink_ == nullptr) return 0;
   std::size_t pushed = 0;
-  events_waiting_ = 0;
-  agents_.for_each([&](AgentHandle handle, LocalAgent& agent) {
-    while (agent.event_head != kNoIndex && pushed < kEventsPerFlush) {
-      const std::uint32_t node = agent.event_head;
-      if (!sink_->try_push(handle, event_nodes_[node].event)) {
-        ++counters_.events_deferred;
-        break;
-      }
-      agent.event_head = event_nodes_[node].next;
-      if (agent.event_head == kNoIndex) agent.event_tail = kNoIndex;
-      event_nodes_[node].next = event_free_;
-      event_free_ = node;
-      --agent.events;
-      --events_used_;
-      ++pushed;
+  for (std::uint32_t n = event_agents_.size(); n > 0 && pushed < kEventsPerFlush; --n) {
+    const std::uint32_t index = event_agents_.pop();
+    const AgentHandle handle = agents_.handle_at(index);
+    if (LocalAgent* agent = this->agent(handle); agent != nullptr) {
+      pushed += flush_agent(handle, *agent);
+      if (agent->event_head != kNoIndex) event_agents_.push(index);
     }
-    events_waiting_ += agent.events;
-  });
+  }
+  return pushed;
+}
+
+std::size_t Node::Core::flush_agent(AgentHandle handle, LocalAgent& agent) noexcept {
+  std::size_t pushed = 0;
+  while (agent.event_head != kNoIndex && pushed < kEventsPerFlush) {
+    const std::uint32_t node = agent.event_head;
+    if (!sink_->try_push(handle, event_nodes_[node].event)) {
+      ++counters_.events_deferred;
+      break;
+    }
+    agent.event_head = event_nodes_[node].next;
+    if (agent.event_head == kNoIndex) agent.event_tail = kNoIndex;
+    event_nodes_[node].next = event_free_;
+    event_free_ = node;
+    --agent.events;
+    --events_used_;
+    ++pushed;
+  }
   return pushed;
 }
 

@@ -80,7 +80,8 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       open_deliveries_(kMaxOpenDeliveries),
       event_nodes_(options.limits.max_events),
       timers_(entity_count()),
-      work_(entity_count()) {
+      work_(entity_count()),
+      event_agents_(options.store.max_agents) {
   dials_.reserve(options.limits.max_dials);
   for (std::uint32_t i = 0; i < event_nodes_.size(); ++i) {
     event_nodes_[i].next = i + 1 < event_nodes_.size() ? i + 1 : kNoIndex;
@@ -160,7 +161,17 @@ std::uint32_t Node::add_transport(transport::Transport& transport) { return core
 Result<void> Node::connect(std::string_view address, std::uint32_t transport_index) {
   return core_->connect(address, transport_index);
 }
-Result<AgentHandle> Node::attach(const AgentInfo& info) { return core_->attach(info); }
+Result<AttachMemory> Node::prepare_attach(const StoreOptions& options, const AgentInfo& info, bool with_tenant) {
+  return Core::prepare(options, info, with_tenant);
+}
+Result<AgentHandle> Node::attach(const AgentInfo& info, AttachMemory memory) {
+  return core_->attach(info, std::move(memory));
+}
+Result<AgentHandle> Node::attach(const AgentInfo& info) {
+  auto memory = prepare_attach(core_->options_.store, info, !core_->store_->find_tenant(info.tenant).valid());
+  if (!memory.ok()) return std::move(memory).error();
+  return attach(info, std::move(memory).value());
+}
 void Node::detach(AgentHandle agent) noexcept { core_->detach(agent); }
 void Node::set_sink(AgentSink& sink) noexcept { core_->sink_ = &sink; }
 

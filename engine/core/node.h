@@ -75,6 +75,11 @@ struct AgentInfo {
   std::uint64_t summary_ns = 0;              // what one takes it
 };
 
+// The agent's arena, and the receive arena of its tenant in case it is the first one.
+struct AttachMemory {
+  StoreMemoryPtr tenant, agent;
+};
+
 class Node final : public AgentCommands {
  public:
   // Conductor. Refuses contradictory options with one line.
@@ -86,7 +91,12 @@ class Node final : public AgentCommands {
   // Conductor. Dials until a lane is up, and again whenever it is lost.
   [[nodiscard]] Result<void> connect(std::string_view address, std::uint32_t transport_index);
 
-  // Conductor. Maps the agent's arena (and the tenant's receive arena at its first agent).
+  // Maps the memory that an agent needs, on any thread; attach() on the worker adopts it at once.
+  // Without the tenant's arena it is enough for a tenant that has agents here already.
+  [[nodiscard]] static Result<AttachMemory> prepare_attach(const StoreOptions& options, const AgentInfo& info,
+                                                           bool with_tenant = true);
+  [[nodiscard]] Result<AgentHandle> attach(const AgentInfo& info, AttachMemory memory);
+  // Conductor. Both in turn.
   [[nodiscard]] Result<AgentHandle> attach(const AgentInfo& info);
   // The agent is gone, in good order or not: its writable memory and deliveries return, what was to
   // come to it ends, what it has sent goes on (its committed contexts stay until their TTL); no event

@@ -283,7 +283,9 @@ class Node::Core {
   [[nodiscard]] const AgentWhere* where(const Name& tenant, const Name& name) const noexcept;
 
   // agents.cc
-  Result<AgentHandle> attach(const AgentInfo& info);
+  [[nodiscard]] static Result<AttachMemory> prepare(const StoreOptions& options, const AgentInfo& info,
+                                                    bool with_tenant);
+  Result<AgentHandle> attach(const AgentInfo& info, AttachMemory memory);
   void detach(AgentHandle agent) noexcept;
   void drop_open_work(AgentHandle agent) noexcept;
   void register_arena(std::uint32_t arena_id);
@@ -292,6 +294,7 @@ class Node::Core {
   void release_reserved(AgentHandle agent, std::uint32_t count) noexcept;
   void push_event(AgentHandle agent, const AgentEvent& event) noexcept;   // uses one reservation
   std::size_t flush_events() noexcept;
+  std::size_t flush_agent(AgentHandle handle, LocalAgent& agent) noexcept;
   void drop_events(LocalAgent& agent) noexcept;
   Status allocate(AgentHandle agent, TicketId ticket, std::uint32_t blocks) noexcept;
   Status commit(AgentHandle agent, TicketId ticket, const Name& name, std::span<const TokenId> tokens,
@@ -580,10 +583,10 @@ class Node::Core {
   std::vector<EventNode> event_nodes_;
   std::uint32_t event_free_ = kNoIndex;
   std::uint32_t events_used_ = 0, events_reserved_ = 0;
-  std::uint64_t events_waiting_ = 0;
 
   Timers timers_;
   WorkQueue work_;
+  WorkQueue event_agents_;            // with events that their rings have not taken
   StatusPage* page_ = nullptr;
   std::uint64_t rows_ = 0;
 };

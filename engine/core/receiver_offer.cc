@@ -264,7 +264,8 @@ void Node::Core::decide(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
   filter_candidates(in);
   if (in.candidate_count == 0) return close_in(index, Answer::reject, Status{Code::layout_mismatch});
-  nic_price_.arrival(now_);
+  // Only what competes for the link makes it dear: notes of token ids pass on the control lane.
+  if (has_kv(std::span(in.candidates).first(in.candidate_count))) nic_price_.arrival(now_);
   if (!pick_medium(in, store_->memory(in.tenant_handle).total_bytes)) {
     return close_in(index, Answer::reject, Status{Code::rejected});
   }

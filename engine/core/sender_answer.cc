@@ -7,7 +7,7 @@ namespace kvrail::engine {
 namespace {
 
 constexpr TimeNs kFirstDoneNs = 200 * kMillisecondNs;   // QUERY when DONE is not here by then
-constexpr TimeNs kMostRetryAfterNs = 5 * kSecondNs;
+constexpr TimeNs kMostRetryAfterNs = 500 * kMillisecondNs;
 
 }  // namespace
 
@@ -28,8 +28,9 @@ void Node::Core::on_accept(std::uint32_t lane, const wire::Accept& message) noex
   out.predicted_ns = message.predicted_ns;
   out.accepted_ns = now_;
   out.retry_ns = 0;
+  out.laters = 0;
   out.eager_failed |= out.eager;
-  nic_price_.arrival(now_);
+  if (has_kv(std::span(out.candidates).first(out.candidate_count))) nic_price_.arrival(now_);
   if (is_kv(message.medium)) {
     out.lease = message.lease;
     out.tail_from_row = message.tail_from_row;
@@ -61,8 +62,10 @@ void Node::Core::on_later(std::uint32_t lane, const wire::Later& message) noexce
   ++counters_.laters;
   move(out, OutState::waiting);
   out.retry_ns = 0;
+  // Doubled each time, so that a receiver that stays full is not asked hundreds of times a second.
   const auto wanted = static_cast<TimeNs>(std::min<std::uint64_t>(message.retry_after_ns, kMostRetryAfterNs));
-  out.state_due_ns = now_ + jittered(std::max<TimeNs>(wanted, kMillisecondNs));
+  const TimeNs wait = std::max<TimeNs>(wanted, kMillisecondNs) << std::min<std::uint32_t>(out.laters++, 6);
+  out.state_due_ns = now_ + jittered(std::min(wait, kMostRetryAfterNs));
   arm_out(index);
 }
 

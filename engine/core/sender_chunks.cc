@@ -198,11 +198,28 @@ void Node::Core::drop_flow(Outgoing& out) noexcept {
 }
 
 std::size_t Node::Core::post_chunks() noexcept {
+  constexpr std::size_t kLanes = 64;
+  KVRAIL_ASSERT(lanes_.capacity() <= kLanes);
   const std::size_t count = scheduler_.step(now_, actions_);
+  std::uint64_t refused = 0;                   // lanes that took no more, by index
+  std::array<std::size_t, kLanes> from{};      // and their first action that was not taken
   std::size_t posted = 0;
-  while (posted < count && post_chunk(actions_[posted])) ++posted;
-  for (std::size_t i = count; i > posted; --i) scheduler_.unpost(actions_[i - 1]);
-  if (posted < count) ++counters_.posts_refused;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t lane = std::uint64_t{1} << actions_[i].lane;
+    if ((refused & lane) != 0) continue;       // order within a lane is kept
+    if (post_chunk(actions_[i])) {
+      ++posted;
+    } else {
+      refused |= lane;
+      from[actions_[i].lane] = i;
+    }
+  }
+  // Only what a full lane refused goes back, last first; the other lanes' chunks are on their way.
+  for (std::size_t i = count; refused != 0 && i > 0; --i) {
+    const scheduler::PostAction& action = actions_[i - 1];
+    if ((refused >> action.lane & 1U) != 0 && i - 1 >= from[action.lane]) scheduler_.unpost(action);
+  }
+  if (refused != 0) ++counters_.posts_refused;
   return posted;
 }
 

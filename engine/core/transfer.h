@@ -3,6 +3,7 @@
 // handlers look at the state first and count what doesn't fit it as late.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -100,6 +101,7 @@ struct Outgoing {
   TimeNs retry_ns = 0;                  // back-off of the present question
   TimeNs accepted_ns = 0;
   TimeNs query_since_ns = 0;
+  std::uint32_t laters = 0;             // in a row
   std::uint32_t reoffers = 0;           // after an OUTCOME of unknown
 
   // The offer.
@@ -249,6 +251,9 @@ struct Incoming {
 
 [[nodiscard]] constexpr bool is_kv(Medium medium) noexcept {
   return medium == Medium::full || medium == Medium::int8 || medium == Medium::window;
+}
+[[nodiscard]] inline bool has_kv(std::span<const scheduler::CandidateCost> candidates) noexcept {
+  return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return is_kv(c.medium); });
 }
 
 }  // namespace kvrail::engine

@@ -12,7 +12,7 @@ std::uint32_t ring_bytes(std::uint32_t capacity, std::size_t record_bytes) noexc
 }
 
 bool part_fits(std::uint32_t offset, std::uint64_t bytes, std::uint32_t total) noexcept {
-  return is_aligned(offset, kCacheLineBytes) && range_fits(offset, bytes, total);
+  return is_aligned(offset, kRingLineBytes) && range_fits(offset, bytes, total);
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ ControlLayout control_layout(std::uint32_t submit_capacity, std::uint32_t comple
   std::uint32_t at = 0;
   const auto place = [&at](std::uint64_t bytes) noexcept {
     const std::uint32_t offset = at;
-    at += static_cast<std::uint32_t>(align_up(bytes, kCacheLineBytes).value());
+    at += static_cast<std::uint32_t>(align_up(bytes, kRingLineBytes).value());
     return offset;
   };
   layout.shared_offset = place(sizeof(SharedWords));

@@ -85,7 +85,7 @@ struct AttachMessage {
 };
 static_assert(sizeof(AttachMessage) == 16 + 40 + 64 + 64 + 48 + 16 + 32);
 
-// Where the parts of the control memory lie. Offsets are multiples of a cache line.
+// Where the parts of the control memory lie. Offsets are multiples of 128.
 struct ControlLayout {
   std::uint32_t bytes = 0;
   std::uint32_t shared_offset = 0;      // SharedWords

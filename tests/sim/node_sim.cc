@@ -147,6 +147,18 @@ class Run {
     person.held.clear();
     ++attaches_;
   }
+  void show_memory() {
+    for (auto& [id, host] : world_.hosts) {
+      const TenantMemory memory = host->node->store().memory(host->node->store().find_tenant(name_of("tenant")));
+      const Store::Counters counters = host->node->store().counters();
+      SIM_TRACE("node %lu: %lu of %lu bytes free, %lu staged; %lu versions, %lu blocks, %lu deliveries; %lu LATER",
+                static_cast<unsigned long>(id), static_cast<unsigned long>(memory.free_bytes),
+                static_cast<unsigned long>(memory.total_bytes), static_cast<unsigned long>(memory.staged_bytes),
+                static_cast<unsigned long>(counters.versions), static_cast<unsigned long>(counters.blocks),
+                static_cast<unsigned long>(counters.deliveries),
+                static_cast<unsigned long>(host->node->counters().laters));
+    }
+  }
   void settle() {
     world_.run_until([&] {
       for (const auto& one : people_) {
@@ -411,6 +423,7 @@ class Run {
     AgentEvent event;
     require(world_.run_until([&] { return from.agent->take(AgentEventKind::sent, event, ticket); }, 60 * kSecondNs),
             from.name + ": a send in a healed world never ended");
+    if (!event.status.ok()) show_memory();
     require(event.status.ok(), from.name + " to " + to.name + ": a send in a healed world ended with " +
                                    name(event.status.code));
     require(world_.run_until([&] { return world_.idle(); }), "a transfer in a healed world never ended");
