@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <random>
 
 #include "perf/demo/campaign.h"
 #include "perf/demo/svg.h"
@@ -57,9 +58,10 @@ class WorkFolder {
 // The key that both nodes share; new in every run.
 bool write_key(const std::string& folder) {
   const std::string path = folder + "/key";
-  std::random_device random;
+  std::array<unsigned char, 32> key{};
+  if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) return false;
   std::ofstream file(path, std::ios::binary);
-  for (int i = 0; i < 8; ++i) file << fmt::format("{:08x}", random());
+  for (const unsigned char byte : key) file << fmt::format("{:02x}", byte);
   file.close();
   return file.good() && ::chmod(path.c_str(), 0600) == 0;
 }

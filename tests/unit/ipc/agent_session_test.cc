@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kvrail/base/prng.h"
-#include "recording_commands.h"
+#include "tests/unit/ipc/recording_commands.h"
 
 using namespace kvrail;
 using namespace kvrail::engine;

@@ -1,0 +1,197 @@
+// What a node keeps of agents, peers, lanes and requests: the rows of its tables and their keys.
+// Private to engine/core. Thread: the scheduler worker.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "engine/core/flat_map.h"
+#include "engine/core/node.h"
+#include "engine/core/transfer.h"
+#include "kvrail/base/prng.h"
+#include "scheduler/arbiter.h"
+#include "scheduler/medium_choice.h"
+#include "transport/transport.h"
+#include "transport/wire/codec.h"
+
+namespace kvrail::engine {
+
+using OutHandle = Handle<Outgoing>;
+using InHandle = Handle<Incoming>;
+using transport::Event;
+using transport::LaneId;
+
+inline constexpr std::uint32_t kMaxTransports = 8;
+inline constexpr std::int32_t kBaseGone = 1;       // REJECT not_found: offer again from token 0
+
+struct LocalAgent {
+  AgentInfo info;
+  TenantHandle tenant;
+  bool leaving = false;               // detached; stays until peers have been told
+  std::uint64_t up_pending = 0;       // peers (bit per index) that have not been sent AGENT_UP
+  std::uint64_t down_pending = 0;
+  TimeNs compute_backlog_ns = 0, idle_until_ns = 0;
+  scheduler::PriceMeter compute_price;
+  std::uint32_t event_head = kNoIndex, event_tail = kNoIndex;  // waiting for the agent's ring
+  std::uint32_t events = 0, reserved = 0;
+  std::uint64_t sends = 0, deliveries = 0;
+};
+
+struct RemoteAgent {
+  Name tenant, name;
+  std::uint32_t peer = kNoIndex;
+  RoleWeight role = kRoleExecutor;
+  MediumMask accepted = 0;
+  Hash128 tokenizer;
+  Layout layout;
+  ComputeProfile compute;
+  TimeNs confirmed_ns = 0;            // last AGENT_UP
+};
+
+struct Peer {
+  NodeId id = 0;
+  Incarnation incarnation = 0;
+  bool alive = false;
+  TimeNs last_heard_ns = 0;
+  std::uint64_t lanes = 0;            // bit per lane index
+  bool state_known = false;
+  TimeNs state_at_ns = 0;
+  wire::State state;
+  TimeNs state_sent_ns = 0;
+  std::uint32_t open = 0;             // transfers, both directions
+  TimeNs connected_ns = 0;            // agents not announced again since are dropped after a while
+  bool confirming = false;
+};
+
+struct Lane {
+  std::uint32_t transport = 0;
+  LaneId id;
+  std::uint32_t peer = kNoIndex;
+  std::uint32_t dial = kNoIndex;      // we opened it
+  bool closing = false;               // closed by us, its lane_down is to come
+  std::uint64_t serial = 0;           // the order in which lanes came up
+  TimeNs last_heard_ns = 0, last_sent_ns = 0;
+  std::uint64_t keepalives = 0;
+};
+
+struct Dial {
+  std::string address;
+  std::uint32_t transport = 0;
+  NodeId peer = 0;                    // known after the first success
+  LaneId lane;                        // opening, or open
+  bool opening = false;
+  TimeNs backoff_ns = 0;
+};
+
+struct Chunk {
+  OutHandle out;
+  std::uint64_t offset = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t lane = 0;
+};
+
+// Receive memory's name on the wire; the same slot on every transport.
+struct LeaseSlot {
+  std::uint32_t generation = 1;
+  InHandle in;                        // invalid: free
+  std::uint32_t exposed = 0;          // bit per transport
+  std::uint32_t withdrawing = 0;
+  std::uint64_t bytes = 0;
+  scheduler::LeaseHandle granted;     // in the arbiter's ledger
+  std::uint32_t next_free = kNoIndex;
+};
+
+struct Ended {                        // what a DONE said, for those who did not hear it
+  Status status;
+  Medium medium = Medium::tokens;
+  std::uint64_t bytes = 0;
+  std::uint64_t observed_ns = 0;
+  TimeNs at_ns = 0;
+};
+struct TransferKey {                  // of a peer's counting
+  std::uint32_t peer = 0;
+  TransferId id = 0;
+  friend bool operator==(const TransferKey&, const TransferKey&) noexcept = default;
+};
+struct TransferKeyHash {
+  std::uint64_t operator()(const TransferKey& key) const noexcept {
+    return mix_bits(key.id * 64 + key.peer);
+  }
+};
+struct WordHash {
+  std::uint64_t operator()(std::uint64_t key) const noexcept { return mix_bits(key); }
+};
+
+struct AgentKey {
+  Name tenant, name;
+  friend bool operator==(const AgentKey&, const AgentKey&) noexcept = default;
+};
+struct AgentKeyHash {
+  std::uint64_t operator()(const AgentKey& key) const noexcept {
+    return codec::hash_of(key.name.view()).low ^ mix_bits(codec::hash_of(key.tenant.view()).low);
+  }
+};
+struct AgentWhere {                   // one of the two
+  AgentHandle local;
+  std::uint32_t remote = kNoIndex;
+};
+
+// What a peer is believed to hold of a context: token ids up to a block border, perhaps KV.
+struct BeliefKey {
+  std::uint32_t peer = 0;
+  Hash128 context;                    // of tenant, sender and context names
+  friend bool operator==(const BeliefKey&, const BeliefKey&) noexcept = default;
+};
+struct BeliefKeyHash {
+  std::uint64_t operator()(const BeliefKey& key) const noexcept {
+    return mix_bits(key.context.low + key.peer);
+  }
+};
+struct Belief {
+  std::uint64_t tokens = 0;
+  Hash128 hash;
+  bool has_kv = false;
+};
+
+struct Fetch {
+  std::uint64_t id = 0;
+  AgentHandle agent;
+  TicketId ticket = 0;
+  std::uint32_t peer = kNoIndex;
+  Name tenant, requester, owner, context;
+  std::uint64_t version = 0;
+  SendOptions options;
+  TimeNs submitted_ns = 0, give_up_ns = 0, retry_ns = 0, resend_at_ns = 0;
+  InHandle in;                        // once the OFFER has come
+  bool posted = false;
+};
+
+struct Task {
+  TaskId id = 0;
+  AgentHandle agent;
+  Name workflow, agent_name;
+  TimeNs begun_ns = 0, ended_ns = 0, deadline_ns = 0;
+  std::uint64_t transfers = 0, bytes = 0;
+};
+
+// A delivery on this node; `ticket` is of the sender, or (fetch) of the receiver.
+struct LocalRequest {
+  AgentHandle from, to;
+  TicketId ticket = 0;
+  bool fetch = false;
+  std::uint16_t receiver = 0;
+  Name context;
+  VersionHandle version;
+  SendOptions options;
+  TimeNs submitted_ns = 0;
+};
+
+// A summary that a local agent was asked for on behalf of a local receiver.
+struct LocalSummary {
+  TransferId id = 0;
+  LocalRequest request;               // its version is pinned
+};
+
+}  // namespace kvrail::engine
