@@ -40,6 +40,7 @@ class RangeSet {
     replace(first, last, Range{begin, end});
   }
   void remove(std::uint64_t begin, std::uint64_t end) noexcept {
+    if (begin >= end) return;  // nothing to take out must not cut a range in two
     for (std::size_t i = 0; i < count_;) {
       const Range range = ranges_[i];
       if (range.end <= begin || range.begin >= end) {

@@ -1,6 +1,7 @@
 // The containers of the core: fixed capacity, no memory after construction.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <vector>
@@ -19,6 +20,9 @@ namespace {
 struct BadHash {  // many collisions, so that probing and shifting are tried
   std::uint64_t operator()(std::uint64_t key) const noexcept { return key % 7; }
 };
+bool all_are(std::span<const std::uint64_t> words, std::uint64_t value) {
+  return std::all_of(words.begin(), words.end(), [&](std::uint64_t word) { return word == value; });
+}
 }  // namespace
 
 TEST_CASE("flat map / behaves like std::map under random use, with a hash that collides") {
@@ -164,13 +168,13 @@ TEST_CASE("scratch / arrays never overlap, all of it comes back, and merges into
         live.emplace_back(array, stamp);
       } else if (!live.empty()) {
         const std::size_t at = prng.uniform(live.size());
-        for (const std::uint64_t word : live[at].first) REQUIRE(word == live[at].second);
+        REQUIRE(all_are(live[at].first, live[at].second));
         scratch.give_back(live[at].first);
         live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
       }
     }
     for (auto& [array, stamp] : live) {
-      for (const std::uint64_t word : array) REQUIRE(word == stamp);
+      REQUIRE(all_are(array, stamp));
       scratch.give_back(array);
     }
     REQUIRE(scratch.used() == 0);
