@@ -25,13 +25,28 @@ bool is_delta(Medium medium) noexcept {
          medium != Medium::reference;
 }
 
+struct Missing {
+  std::uint64_t full_blocks = 0;
+  bool tail = false;
+  [[nodiscard]] std::uint64_t blocks() const noexcept { return full_blocks + (tail ? 1 : 0); }
+};
+
+Missing missing_for(Medium medium, const ReceiverFacts& facts) noexcept {
+  const bool lossy = medium == Medium::int8 || medium == Medium::int4 || medium == Medium::lowrank;
+  if (lossy && facts.lossy_missing_full_blocks != ReceiverFacts::kAsExact) {
+    return {facts.lossy_missing_full_blocks, facts.lossy_missing_tail};
+  }
+  return {facts.missing_full_blocks, facts.missing_tail};
+}
+
 std::uint64_t moved_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
   // Same node: a descriptor and a reference count.
   if (it.medium == Medium::full && facts.same_node) return 0;
   std::uint64_t bytes = it.fixed_bytes;
   if (!is_delta(it.medium)) return bytes;
-  bytes += mul_div(it.block_bytes, facts.missing_full_blocks, 1);
-  if (facts.missing_tail)
+  const Missing missing = missing_for(it.medium, facts);
+  bytes += mul_div(it.block_bytes, missing.full_blocks, 1);
+  if (missing.tail)
     bytes += it.medium == Medium::full ? facts.missing_tail_bytes : it.tail_bytes;
   return bytes;
 }
@@ -39,8 +54,7 @@ std::uint64_t moved_bytes(const CandidateCost& it, const ReceiverFacts& facts) n
 std::uint64_t lease_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
   if (!takes_lease(it.medium) || (it.medium == Medium::full && facts.same_node)) return 0;
   if (!is_delta(it.medium)) return it.fixed_bytes;
-  return mul_div(facts.block_slot_bytes, facts.missing_full_blocks + (facts.missing_tail ? 1 : 0),
-                 1);
+  return mul_div(facts.block_slot_bytes, missing_for(it.medium, facts).blocks(), 1);
 }
 
 // ε of the context after delivery. Independent losses add; what is held already counts by the
@@ -89,7 +103,7 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
                    const LossProfile& loss) noexcept {
   KVRAIL_ASSERT(facts.block_tokens > 0 && static_cast<std::size_t>(it.medium) < kMediumCount);
   const MediumLoss& of = loss.media[static_cast<std::size_t>(it.medium)];
-  const std::uint64_t blocks = facts.missing_full_blocks + (facts.missing_tail ? 1 : 0);
+  const std::uint64_t blocks = missing_for(it.medium, facts).blocks();
   CostLine line;
   line.medium = it.medium;
   line.bytes = moved_bytes(it, facts);
@@ -130,8 +144,7 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
 
 void finish_cost(CostLine& line, const ReceiverFacts& facts, std::int64_t residual_q32) noexcept {
   const bool planes = line.encode_ns > 0 || line.decode_ns > 0;
-  const std::uint64_t pieces =
-      planes ? facts.missing_full_blocks + (facts.missing_tail ? 1 : 0) : 1;
+  const std::uint64_t pieces = planes ? missing_for(line.medium, facts).blocks() : 1;
   const TimeNs raw = line.wait_ns +
                      pipelined_ns(line.encode_ns, line.transmit_ns, line.decode_ns, pieces) +
                      line.recompute_ns;

@@ -70,6 +70,10 @@ struct ReceiverFacts {
   std::uint64_t missing_full_blocks = 0;  // for exact media
   bool missing_tail = false;
   std::uint64_t missing_tail_bytes = 0;  // raw rows; 0 with missing_tail false
+  // For media that lose something: what is held with no more loss than theirs need not come again.
+  static constexpr std::uint64_t kAsExact = UINT64_MAX;
+  std::uint64_t lossy_missing_full_blocks = kAsExact;
+  bool lossy_missing_tail = false;
   std::uint64_t held_tokens = 0;         // leading tokens held: recompute starts there
   std::uint32_t held_epsilon_ppm = 0;
   std::uint32_t block_tokens = 64;

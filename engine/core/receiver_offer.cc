@@ -239,6 +239,16 @@ void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, schedule
   facts.missing_tail_bytes = facts.missing_tail ? (tail_rows - held_rows) * in.layout.token_bytes() : 0;
   facts.held_tokens = std::min<std::uint64_t>(have.leading_blocks * block_tokens + have.tail_rows, in.tokens.size());
   facts.held_epsilon_ppm = in.source_epsilon_ppm;
+  std::uint32_t most_loss_ppm = 0;
+  for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
+    if (in.candidates[i].medium == Medium::int8) most_loss_ppm = in.candidates[i].epsilon_ppm;
+  }
+  if (most_loss_ppm > 0) {
+    const HaveResult lossy =
+        store_->have(in.tenant_handle, in.layout, in.tokens, in.source_epsilon_ppm + most_loss_ppm);
+    facts.lossy_missing_full_blocks = full_blocks - std::min<std::uint64_t>(lossy.leading_blocks, full_blocks);
+    facts.lossy_missing_tail = tail_rows != 0 && lossy.held_blocks < blocks;
+  }
   facts.block_tokens = in.layout.block_tokens;
   facts.compute = to.info.compute;
   if (facts.compute.prefill_per_token_ns == 0 && facts.compute.prefill_fixed_ns == 0) {

@@ -208,6 +208,22 @@ TEST_CASE("pick / only what is missing is counted") {
   CHECK(pick.predicted_ns == line_of(pick, Medium::full).total_ns);
 }
 
+TEST_CASE("pick / what is held with a little loss need not come again with as much") {
+  MediumChooser chooser(LossProfile::built_in());
+  ReceiverFacts receiver = receiver_facts();
+  receiver.lossy_missing_full_blocks = 1;  // the other blocks came as int8 before
+  receiver.lossy_missing_tail = false;
+  const Pick pick = chooser.pick(offer(sender_facts()), receiver, 0);
+  CHECK(line_of(pick, Medium::int8).bytes == 64 * 65'536 * 33 / 32);
+  CHECK(line_of(pick, Medium::full).bytes == 1000 * layout_8b().token_bytes());
+  CHECK(chosen(pick) == Medium::int8);
+  receiver.lossy_missing_full_blocks = 0;
+  receiver.pair_key = 2;
+  const Pick nothing = chooser.pick(offer(sender_facts()), receiver, 0);
+  CHECK(line_of(nothing, Medium::int8).bytes == 0);
+  CHECK(line_of(nothing, Medium::int8).decode_ns == 0);
+}
+
 TEST_CASE("pick / on the same node full moves no byte and needs no lease") {
   MediumChooser chooser(LossProfile::built_in());
   ReceiverFacts receiver = receiver_facts();
