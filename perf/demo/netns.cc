@@ -86,11 +86,12 @@ int owner_of_namespace(const std::string& name) noexcept {
 }
 
 TbfShape tbf_shape(std::uint64_t rate_bytes_per_s) noexcept {
-  // A burst of about a millisecond keeps fast links fast although the kernel's timers are late now
-  // and then; the floor holds a few packets. Up to 20 ms may wait, as in a small router, but no
+  // A bucket lets its burst pass at once, which no cable does, and a link that is measured by short
+  // transfers would look far too fast. So the burst is a packet, or on fast links what the rate
+  // brings while a timer of the kernel is late. Up to 20 ms may wait, as in a small router, but no
   // less than what lets congestion control work.
   TbfShape shape;
-  shape.burst_bytes = std::clamp<std::uint64_t>(rate_bytes_per_s / 1000, 8ULL << 10, 4ULL << 20);
+  shape.burst_bytes = std::clamp<std::uint64_t>(rate_bytes_per_s / 10'000, 1'600, 1ULL << 20);
   shape.limit_bytes =
       shape.burst_bytes + std::max<std::uint64_t>(rate_bytes_per_s / 50, 64ULL << 10);
   return shape;
