@@ -36,6 +36,10 @@ Result<void> check(const TcpOptions& options) {
       options.frame_queue_bytes > (1U << 30)) {
     return bad_option("tcp: frame_queue_bytes must be a power of two from 128 KiB to 1 GiB");
   }
+  if (options.zero_copy != ZeroCopy::off &&
+      (options.integrity != Integrity::full || options.io == IoChoice::io_uring)) {
+    return bad_option("tcp: zero-copy sends need integrity full and the epoll back end");
+  }
   if (options.handshake_timeout_ns <= 0 || options.half_lane_timeout_ns <= 0) {
     return bad_option("tcp: time-outs must be positive");
   }
@@ -49,7 +53,7 @@ struct ChosenIo {
 
 Result<ChosenIo> choose_io(const TcpOptions& options, const SocketIoLimits& limits) {
   ChosenIo chosen;
-  if (options.io != IoChoice::epoll) {
+  if (options.io != IoChoice::epoll && options.zero_copy == ZeroCopy::off) {
     Result<std::unique_ptr<SocketIo>> uring = make_uring_io(limits);
     if (uring) {
       chosen.io = std::move(uring).value();

@@ -200,6 +200,12 @@ void EpollIo::attempt(IoOp& op) noexcept {
       case OpKind::send:
         rc = ::sendmsg(socket.fd, &op.message, op.flags | MSG_DONTWAIT | MSG_NOSIGNAL);
         break;
+      case OpKind::splice: {
+        const std::int32_t moved = op.pipe->push(op.message, socket.fd);
+        rc = moved < 0 ? -1 : moved;
+        errno = moved < 0 ? -moved : 0;
+        break;
+      }
       case OpKind::none:
         KVRAIL_UNREACHABLE();
     }

@@ -180,6 +180,7 @@ void Greeter::on_finished(SocketIo& io, IoOp& op, TcpCounters& counters) noexcep
       break;
     }
     case OpKind::accept:
+    case OpKind::splice:
     case OpKind::none:
       KVRAIL_UNREACHABLE();
   }

@@ -92,6 +92,10 @@ void Lane::attach(std::size_t stream, const GreetedSocket& greeted) noexcept {
   in.rules = greeted.rules;
   in.sequence = greeted.frames_received;
   out_[stream].sequence = greeted.frames_sent;
+  if (stream == kBulk && context_.options.zero_copy == ZeroCopy::vmsplice) {
+    // Without a pipe (no descriptors left) sends are copied.
+    static_cast<void>(out_[stream].pipe.open());
+  }
   if (has(kControl) && has(kBulk)) {
     state_ = LaneState::up;
     deadline_ns = kNever;
@@ -162,7 +166,7 @@ bool Lane::is_busy() const noexcept {
 }
 
 void Lane::on_finished(std::size_t stream, IoOp& op) noexcept {
-  if (op.kind == OpKind::send) {
+  if (op.kind == OpKind::send || op.kind == OpKind::splice) {
     on_sent(stream, op.result);
   } else {
     KVRAIL_ASSERT(op.kind == OpKind::receive);
@@ -248,9 +252,16 @@ bool Lane::service_ending(EventSink& sink) noexcept {
   }
   for (InStream& in : in_) {
     if (in.socket != nullptr && in.socket->is_open()) {
+      if (out_[kBulk].pipe.is_open()) {
+        // The kernel lets go of pages that it has not sent: they are about to be the caller's.
+        const linger at_once{1, 0};
+        static_cast<void>(::setsockopt(in.socket->fd, SOL_SOCKET, SO_LINGER, &at_once,
+                                       sizeof(at_once)));
+      }
       context_.io.close(*in.socket);
     }
   }
+  out_[kBulk].pipe.close();
   for (std::size_t stream : {kControl, kBulk}) {
     ChunkRing& ring = chunks_[stream];
     while (!ring.empty()) {

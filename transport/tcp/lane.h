@@ -138,6 +138,7 @@ class Lane {
     std::uint64_t queued_bytes = 0;
     std::uint32_t sequence = 0;
     std::uint32_t op_bytes = 0;
+    Pipe pipe;  // open on bulk streams with zero-copy sends
     std::array<iovec, kMaxIov> iov{};
   };
   struct InStream {
@@ -187,6 +188,7 @@ class Lane {
 
   // lane_send.cc
   void start_send(std::size_t stream) noexcept;
+  [[nodiscard]] bool may_splice(std::size_t stream) noexcept;
   void write_acks() noexcept;
   void top_up(std::size_t stream) noexcept;
   void start_chunk(std::size_t stream) noexcept;

@@ -231,9 +231,29 @@ void Lane::start_send(std::size_t stream) noexcept {
   socket.out.message = msghdr{};
   socket.out.message.msg_iov = out.iov.data();
   socket.out.message.msg_iovlen = count;
+  if (may_splice(stream)) {
+    socket.out.pipe = &out.pipe;
+    context_.io.start(socket.out, OpKind::splice);
+    return;
+  }
   // Bulk: the kernel goes on by itself when the socket has room again.
   socket.out.flags = stream == kBulk ? MSG_WAITALL : 0;
   context_.io.start(socket.out, OpKind::send);
+}
+
+// Pages that the socket still holds when a lane dies may reach the peer changed. Digests make that
+// harmless, so chunks without them are copied.
+bool Lane::may_splice(std::size_t stream) noexcept {
+  OutStream& out = out_[stream];
+  if (!out.pipe.is_open()) {
+    return false;
+  }
+  for (std::uint32_t i = 0; i < out.items.size(); ++i) {
+    if (chunks_[stream].at(out.items.at(i).number).digests.empty()) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void Lane::on_sent(std::size_t stream, std::int32_t result) noexcept {

@@ -22,7 +22,30 @@ namespace kvrail::transport::tcp {
 
 struct IoSocket;
 
-enum class OpKind : std::uint8_t { none, accept, connect, receive, send };
+// splice: a send that hands the pages of `message` to the socket instead of copying them (epoll
+// back end only). They must not change until the peer has said that it has the bytes.
+enum class OpKind : std::uint8_t { none, accept, connect, receive, send, splice };
+
+/// The way of pages into a socket: vmsplice() in, splice() out.
+struct Pipe {
+  int read_fd = -1;
+  int write_fd = -1;
+  std::uint32_t filled = 0;  // bytes on their way to the socket
+  std::uint32_t passed = 0;  // bytes that the operation in flight has brought there
+
+  Pipe() = default;
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() { close(); }
+
+  /// 0 or an errno.
+  [[nodiscard]] int open() noexcept;
+  void close() noexcept;
+  [[nodiscard]] bool is_open() const noexcept { return read_fd >= 0; }
+  /// Goes on until the socket is full or one filling of the pipe has passed: the bytes of that
+  /// filling, or -EAGAIN when the socket must become writable first, or -errno.
+  [[nodiscard]] std::int32_t push(const msghdr& message, int socket_fd) noexcept;
+};
 
 struct IoOp {
   OpKind kind = OpKind::none;  // none: idle, may be started
@@ -33,7 +56,8 @@ struct IoOp {
   std::int32_t result = 0;     // after reap: bytes, a new descriptor, or -errno
   IoSocket* socket = nullptr;
   IoOp* next = nullptr;        // epoll back end: list link
-  msghdr message{};            // receive, send
+  msghdr message{};            // receive, send, splice
+  Pipe* pipe = nullptr;        // splice
   SocketAddress address;       // connect: to; accept: from
   [[nodiscard]] bool in_flight() const noexcept { return !reaped; }
 };

@@ -33,6 +33,14 @@ enum class Integrity : std::uint8_t {
   off,
 };
 
+enum class ZeroCopy : std::uint8_t {
+  off,
+  // Bulk chunks leave without being copied into the kernel. Only for sources that do not change
+  // from post to completion, which the digests prove: chunks without digests are copied as ever.
+  // Needs Integrity::full; uses the epoll back end.
+  vmsplice,
+};
+
 struct TcpOptions {
   NodeId node = 0;              // never 0
   Incarnation incarnation = 0;  // never 0
@@ -41,6 +49,7 @@ struct TcpOptions {
 
   IoChoice io = IoChoice::automatic;
   Integrity integrity = Integrity::full;
+  ZeroCopy zero_copy = ZeroCopy::off;
 
   // Limits; the memory for all of them is taken by create().
   std::uint32_t max_lanes = 16;

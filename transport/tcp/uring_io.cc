@@ -148,6 +148,7 @@ void UringIo::start(IoOp& op, OpKind kind) noexcept {
     case OpKind::send:
       io_uring_prep_sendmsg(sqe, fd, &op.message, static_cast<unsigned>(op.flags) | MSG_NOSIGNAL);
       break;
+    case OpKind::splice:  // would need non-blocking sockets, which io_uring does not wait for
     case OpKind::none:
       KVRAIL_UNREACHABLE();
   }

@@ -129,7 +129,7 @@ TEST_CASE("a transport may go away at any point of its life") {
     for (int steps = 0; steps < 16; ++steps) {
       Node dialler(options_for(1, io, false));
       Node listener(options_for(2, io, true));
-      Transfer transfer({8 << 20}, 1);
+      Transfer transfer({1 << 20}, 1);
       auto lane = dialler->open_lane(listener->listen_address(), 8);
       REQUIRE(lane.ok());
       listener->expose({0, 1}, 1, transfer.sink_view);
@@ -168,7 +168,7 @@ TEST_CASE("what a peer said before it went is heard before its lane goes down") 
 // The peer: a process of its own that sends bulk without end until it is killed.
 [[noreturn]] void send_for_ever(const std::string& address, tcp::IoChoice io, bool critical) {
   Node node(options_for(7, io, false));
-  Transfer transfer({16 << 20}, 1);
+  Transfer transfer({4 << 20}, 1);
   auto lane = node->open_lane(address, 1);
   std::uint64_t at = 0;
   for (;;) {
@@ -181,7 +181,7 @@ TEST_CASE("what a peer said before it went is heard before its lane goes down") 
     post.offset = at;
     post.bytes = 1 << 20;
     post.critical = critical;
-    if (node.post_chunk(*lane, post)) at = (at + post.bytes) % (16 << 20);
+    if (node.post_chunk(*lane, post)) at = (at + post.bytes) % (4 << 20);
   }
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("a peer killed in the middle of a chunk: one lane_down, and the lease 
   for (const tcp::IoChoice io : kBackends) {
     for (int trial = 0; trial < 5; ++trial) {
       Node node(options_for(1, io, true));
-      Transfer transfer({16 << 20}, 1);
+      Transfer transfer({4 << 20}, 1);
       node->expose({2, 2}, 7, transfer.sink_view);
       const std::string address(node->listen_address());
       const pid_t child = ::fork();
@@ -218,6 +218,33 @@ TEST_CASE("a peer killed in the middle of a chunk: one lane_down, and the lease 
       run_until({&node}, [&] { return node.count(EventKind::lease_withdrawn) == 1; });
       CHECK_FALSE(node.post_frame(lane, "late"));
     }
+  }
+}
+
+TEST_CASE("zero-copy sends to a peer that dies raise no signal") {
+  Transfer transfer({8 << 20}, 1);
+  for (int trial = 0; trial < 20; ++trial) {
+    tcp::TcpOptions a = options_for(1, tcp::IoChoice::automatic, false);
+    a.zero_copy = tcp::ZeroCopy::vmsplice;
+    Pair pair(a, options_for(2, tcp::IoChoice::automatic, true));
+    pair.listener->expose({0, 1}, 1, transfer.sink_view);
+    std::uint64_t posted = 0;
+    ChunkPost post;
+    post.lease = {0, 1};
+    post.source = &transfer.source_view;
+    post.bytes = 256 << 10;
+    while (posted < 32 && pair.dialler.post_chunk(pair.here, post)) {
+      post.offset += post.bytes;
+      ++posted;
+    }
+    for (int i = 0; i < trial; ++i) {
+      pair.dialler.step();
+      if (i % 2 == 0) pair.listener.step();
+    }
+    pair.listener.destroy();
+    run_until({&pair.dialler}, [&] { return pair.dialler.count(EventKind::lane_down) == 1; });
+    CHECK(pair.dialler.count(EventKind::chunk_done) == posted);
+    CHECK(pair.dialler.seen.back().status.code == Code::lane_lost);
   }
 }
 

@@ -25,6 +25,14 @@ TEST_CASE("options out of range are refused, each with a sentence") {
   CHECK(broken([](auto& o) { o.max_chunk_bytes = 2 << 20; }) == Code::invalid_argument);
   CHECK(broken([](auto& o) { o.frame_queue_bytes = 1000; }) == Code::invalid_argument);
   CHECK(broken([](auto& o) { o.handshake_timeout_ns = 0; }) == Code::invalid_argument);
+  CHECK(broken([](auto& o) {
+          o.zero_copy = tcp::ZeroCopy::vmsplice;
+          o.integrity = tcp::Integrity::off;
+        }) == Code::invalid_argument);
+  CHECK(broken([](auto& o) {
+          o.zero_copy = tcp::ZeroCopy::vmsplice;
+          o.io = tcp::IoChoice::io_uring;
+        }) == Code::invalid_argument);
   CHECK(broken([](auto& o) { o.congestion_control = "no-such"; }) == Code::unsupported);
   CHECK(broken([](auto& o) { o.listen_address = "localhost:1"; }) == Code::invalid_argument);
   CHECK(broken([](auto& o) { o.listen_address = "192.0.2.1:1234"; }) == Code::unreachable);
