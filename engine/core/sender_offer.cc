@@ -228,7 +228,7 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.window_tokens = options_.window_tokens;
   if (from != nullptr) {
     facts.summary_bytes = from->info.summary_bytes;
-    facts.summary_ns = static_cast<TimeNs>(from->info.summary_ns);
+    facts.summary_ns = from->info.summary_ns;
   }
   facts.nic_price_ppm = nic_price_ppm();
   facts.nic_arrivals_milli_per_s = nic_price_.arrivals_milli_per_s(now_);

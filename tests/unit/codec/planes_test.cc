@@ -100,8 +100,10 @@ double nmse(const Layout& layout, std::uint32_t tokens, const std::vector<std::b
 
 TEST_CASE("int8 / the error is that of 8 and 4 bits for every shape and type") {
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32}) {
-    for (const auto& [heads, dim] : std::vector<std::pair<std::uint32_t, std::uint32_t>>{
+    for (const auto& shape : std::vector<std::pair<std::uint32_t, std::uint32_t>>{
              {2, 64}, {8, 128}, {1, 8}, {4, 8}, {3, 24}, {1, 80}, {5, 96}, {1, 576}, {2, 112}}) {
+      const std::uint32_t heads = shape.first;
+      const std::uint32_t dim = shape.second;
       for (const std::uint32_t tokens : {1U, 7U, 16U}) {
         CAPTURE(heads);
         CAPTURE(dim);
