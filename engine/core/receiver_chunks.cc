@@ -222,6 +222,10 @@ void Node::Core::deliver(std::uint32_t index, VersionHandle version) noexcept {
 
 std::uint64_t Node::Core::payload_bytes(const Incoming& in) noexcept {
   if (in.eager_bytes > 0) return in.eager_bytes;
+  // Of these the ids themselves are the payload; they came with the OFFER.
+  if (in.medium == Medium::tokens || in.medium == Medium::reference) {
+    return (in.tokens.size() - std::min<std::uint64_t>(in.base_tokens, in.tokens.size())) * sizeof(TokenId);
+  }
   return in.summary_bytes > 0 ? in.summary_bytes : in.arrays.payload.total_bytes;
 }
 

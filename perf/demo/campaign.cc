@@ -87,7 +87,8 @@ Result<CampaignResult> Campaign::run() {
 Result<void> Campaign::run_task(const Order& order) {
   const Policy& policy = kPolicies[order.policy];
   // The documents of a turn differ by policy: the nodes must not hold one from the policy before.
-  const std::uint64_t seed = options_.seed * 1'000'003 + order.number;
+  const std::uint64_t seed =
+      options_.seed * 1'000'003 + (rate_bytes_per_s_ << 16) + order.number;
   const bool told = stage_.coordinator().tell(
       fmt::format("task {} {} {}", order.number, seed, static_cast<unsigned>(policy.medium)));
   if (!told) {
