@@ -16,13 +16,12 @@ namespace kvrail::bench {
 namespace {
 
 constexpr int kRounds = 2'000;
-constexpr std::size_t kBytes = 256;   // of the relay's messages: the ids of 64 tokens
-constexpr std::size_t kTokens = 64;
+constexpr std::size_t kMostBytes = 4096;
 constexpr std::uint64_t kArena = 4 << 20;
 
 // Ours ----------------------------------------------------------------------------------------------
 
-// A message is a context that is committed already, or one that is new each time: the ids of 64 tokens.
+// A message is a context of one block of 4 KiB that is committed already, or one that is new each time.
 enum class Content { committed, fresh };
 
 // Says something in its turn, for ever.
@@ -34,25 +33,21 @@ class Speaker {
         made_(commit_new(agent_, "note", 1, 7, true)) {}
 
   void say(Content content) {
-    Context context = made_.context;
-    if (content == Content::fresh) {
-      std::array<TokenId, kTokens> tokens{};
-      tokens[0] = ++number_;
-      Blocks none;
-      context = must(agent_.commit("words", tokens, none), "no commit");
-    }
+    NewContext fresh;
+    if (content == Content::fresh) fresh = commit_new(agent_, "fresh", 1, ++number_, true);
+    const Context& context = content == Content::fresh ? fresh.context : made_.context;
     agent_.forget(must(agent_.send(context, {other_}), "cannot send"));
   }
   [[nodiscard]] Content hear() {
     const Delivery delivery = must(agent_.receive(kPatience * 10), "no delivery");
-    return delivery.blocks().empty() ? Content::fresh : Content::committed;
+    return delivery.context() == "fresh" ? Content::fresh : Content::committed;
   }
 
  private:
   Agent agent_;
   std::string other_;
   NewContext made_;
-  TokenId number_ = 0;
+  std::uint64_t number_ = 100;
 };
 
 class ThroughDaemon {
@@ -108,7 +103,7 @@ std::size_t get(int fd, std::span<char> bytes) {
   return static_cast<std::size_t>(got);
 }
 void pass_on(int from, int to) {
-  std::array<char, 4096> bytes;
+  std::array<char, kMostBytes> bytes;
   put(to, std::span(bytes).first(get(from, bytes)));
 }
 
@@ -130,8 +125,9 @@ class ThroughRelay {
         other_([this] {
           for (;;) pass_on(right_.ends[1], right_.ends[1]);
         }) {}
-  double round_trip_us() {
-    std::array<char, kBytes> bytes{};
+  double round_trip_us(std::size_t size) {
+    std::array<char, kMostBytes> memory{};
+    const std::span<char> bytes = std::span(memory).first(size);
     const std::int64_t start = now_ns();
     for (int i = 0; i < kRounds; ++i) {
       put(left_.ends[0], bytes);
@@ -149,17 +145,19 @@ class ThroughRelay {
 }  // namespace
 
 void run_daemon(Report& report) {
+  constexpr std::size_t kSmall = 256;
   ThroughDaemon ours;
   ThroughRelay blocking(false);
   ThroughRelay listening(true);
   const auto committed = [&] { return ours.round_trip_us(Content::committed); };
-  report.compare("daemon, round trip", "us", Better::lower, "Unix relay, blocking recv", 1.0, committed,
-                 [&] { return blocking.round_trip_us(); });
-  report.compare("daemon, round trip", "us", Better::lower, "Unix relay, poll", std::nullopt, committed,
-                 [&] { return listening.round_trip_us(); });
-  report.compare("daemon, round trip, new content", "us", Better::lower, "Unix relay, poll", std::nullopt,
-                 [&] { return ours.round_trip_us(Content::fresh); }, [&] { return listening.round_trip_us(); });
-  report.note("commit and send");
+  report.compare("daemon, round trip", "us", Better::lower, "Unix relay, poll, 256 B", 1.0, committed,
+                 [&] { return listening.round_trip_us(kSmall); });
+  report.compare("daemon, round trip", "us", Better::lower, "Unix relay that knows turns", std::nullopt, committed,
+                 [&] { return blocking.round_trip_us(kSmall); });
+  report.compare("daemon, round trip, new block each", "us", Better::lower, "Unix relay, poll, 4 KiB", std::nullopt,
+                 [&] { return ours.round_trip_us(Content::fresh); },
+                 [&] { return listening.round_trip_us(kMostBytes); });
+  report.note("allocate, commit, send");
 }
 
 }  // namespace kvrail::bench

@@ -1,6 +1,6 @@
 // Bulk over loopback: a lane of the tcp transport against blocking send() and recv(), both over
 // pools of 256 MiB that are walked in turn, so that neither side lives in a cache.
-#include <cstdio>
+#include <optional>
 #include <string>
 
 #include "perf/bench/benchmarks.h"
@@ -19,23 +19,26 @@ std::string size_name(std::uint64_t bytes) {
                              : std::to_string(bytes >> 10) + " KiB";
 }
 
-void compare_bulk(Report& report, bool pinned, transport::tcp::Integrity integrity,
-                  const Pool& source, const Pool& sink) {
-  BulkSetup setup;
-  setup.pinned = pinned;
-  setup.integrity = integrity;
-  const bool full = integrity == transport::tcp::Integrity::full;
+using transport::tcp::Integrity;
+using transport::tcp::ZeroCopy;
+
+void compare_bulk(Report& report, const BulkSetup& setup, const Pool& source, const Pool& sink) {
+  const bool full = setup.integrity == Integrity::full;
+  const bool spliced = setup.zero_copy == ZeroCopy::vmsplice;
+  std::optional<double> goal;
+  if (!spliced) goal = full ? kGoalFull : kGoalOff;  // zero-copy is reported, not required
   TcpLink ours(setup, source, sink);
-  BlockingLink base(pinned, source, sink);
+  BlockingLink base(setup.pinned, source, sink);
   for (const std::uint64_t transfer : {std::uint64_t{64} << 10, std::uint64_t{1} << 20,
                                        std::uint64_t{16} << 20}) {
     const std::string name = "tcp bulk " + size_name(transfer) + (full ? ", digests" : "") +
-                             (pinned ? ", two cores" : ", unpinned");
+                             (spliced ? ", vmsplice" : "") +
+                             (setup.pinned ? ", two cores" : ", unpinned");
     // The first run of each grows the kernel's buffers and touches every page.
     static_cast<void>(ours.run(kRunBytes, transfer));
     static_cast<void>(base.run(kRunBytes, transfer));
     report.compare(
-        name, "GB/s", Better::higher, "blocking send/recv, cubic", full ? kGoalFull : kGoalOff,
+        name, "GB/s", Better::higher, "blocking send/recv, cubic", goal,
         [&] { return ours.run(kRunBytes, transfer) / 1e9; },
         [&] { return base.run(kRunBytes, transfer) / 1e9; });
   }
@@ -51,10 +54,14 @@ void run_tcp(Report& report) {
       report.skip("tcp bulk, two cores", "this process may use one core only");
       continue;
     }
-    for (const auto integrity :
-         {transport::tcp::Integrity::off, transport::tcp::Integrity::full}) {
-      compare_bulk(report, pinned, integrity, source, sink);
-    }
+    BulkSetup setup;
+    setup.pinned = pinned;
+    setup.integrity = Integrity::off;
+    compare_bulk(report, setup, source, sink);
+    setup.integrity = Integrity::full;
+    compare_bulk(report, setup, source, sink);
+    setup.zero_copy = ZeroCopy::vmsplice;
+    compare_bulk(report, setup, source, sink);
   }
 }
 

@@ -103,6 +103,7 @@ struct TcpLink::End {
     options.incarnation = 1;
     options.io = setup.io;
     options.integrity = setup.integrity;
+    if (node == 1) options.zero_copy = setup.zero_copy;  // it is the sender's business alone
     options.max_lanes = 2;
     options.max_chunks_in_flight = 1024;
     options.listen_address = node == 2 ? "127.0.0.1:0" : "";

@@ -55,6 +55,7 @@ struct BulkSetup {
   bool pinned = false;  // sender and receiver on two cores of their own
   transport::tcp::IoChoice io = transport::tcp::IoChoice::automatic;
   transport::tcp::Integrity integrity = transport::tcp::Integrity::full;
+  transport::tcp::ZeroCopy zero_copy = transport::tcp::ZeroCopy::off;
   std::uint32_t chunk_bytes = 256 * 1024;
   std::uint64_t in_flight_bytes = 16 << 20;  // posted and not yet acknowledged, at most
 };
