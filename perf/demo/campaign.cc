@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <unordered_set>
@@ -87,8 +88,7 @@ Result<CampaignResult> Campaign::run() {
 Result<void> Campaign::run_task(const Order& order) {
   const Policy& policy = kPolicies[order.policy];
   // The documents of a turn differ by policy: the nodes must not hold one from the policy before.
-  const std::uint64_t seed =
-      options_.seed * 1'000'003 + (rate_bytes_per_s_ << 16) + order.number;
+  const std::uint64_t seed = options_.seed * 1'000'003 + (rate_bytes_per_s_ << 16) + order.number;
   const bool told = stage_.coordinator().tell(
       fmt::format("task {} {} {}", order.number, seed, static_cast<unsigned>(policy.medium)));
   if (!told) {
@@ -136,9 +136,15 @@ void Campaign::print_transfers(std::uint64_t task) {
   progress_.clear();
   std::printf("\n  %s: all transfers of one task under the adaptive policy\n%s\n", rate_.c_str(),
               line_header().c_str());
+  // Both nodes read the same clock, that of the machine.
+  std::vector<const TransferRow*> rows;
   for (const TransferRow& row : log_.rows()) {
-    if (row.data.task == task) std::printf("%s\n", line_of(row).c_str());
+    if (row.data.task == task) rows.push_back(&row);
   }
+  std::stable_sort(rows.begin(), rows.end(), [](const TransferRow* a, const TransferRow* b) {
+    return a->data.ended_ns < b->data.ended_ns;
+  });
+  for (const TransferRow* row : rows) std::printf("%s\n", line_of(*row).c_str());
   std::printf("\n");
   std::fflush(stdout);
 }

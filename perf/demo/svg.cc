@@ -10,7 +10,7 @@ namespace kvrail::demo {
 namespace {
 
 constexpr double kPanelWidth = 300, kPanelHeight = 220, kPanelGap = 30;
-constexpr double kLeft = 50, kTop = 70, kFoot = 60, kNoteLine = 18;
+constexpr double kLeft = 50, kTop = 84, kFoot = 60, kNoteLine = 18;
 constexpr int kAxisSteps = 4;
 // Told apart by people who see no red or green; the first is the policy that the others are
 // measured by.
@@ -63,10 +63,8 @@ std::string panel(const RateResult& rate, double left) {
     out += text_at(middle, bottom + 16, kPolicies[i].name);
     out += text_at(middle, bottom + 31,
                    fmt::format("{:.0f} / {:.0f} ms", policy.p50_ms, policy.p95_ms), "middle", 10);
-    out += text_at(
-        middle, bottom + 44,
-        fmt::format("{} a task", text_of_bytes(policy.n == 0 ? 0 : policy.bytes / policy.n)),
-        "middle", 10);
+    out += text_at(middle, bottom + 44, text_of_bytes(policy.n == 0 ? 0 : policy.bytes / policy.n),
+                   "middle", 10);
     out += text_at(middle, bottom + 57, fmt::format("{:.1f} % right", 100 * policy.accuracy()),
                    "middle", 10);
   }
@@ -121,6 +119,10 @@ std::string result_svg(const std::vector<RateResult>& rates,
   out += text_at(width / 2, 28,
                  "Task latency in ms by policy: median (solid) and 95th percentile (pale)",
                  "middle", 16);
+  out += text_at(width / 2, 44,
+                 "below each: median / 95th percentile, bytes between the nodes per task, answers "
+                 "that were right",
+                 "middle", 11);
   double left = kLeft;
   for (const RateResult& rate : rates) {
     out += panel(rate, left);

@@ -103,8 +103,8 @@ double observed_ms(const StatusTransfer& row) noexcept {
 
 std::string reason_of(const StatusTransfer& row) {
   if (!row.status.ok()) return fmt::format("FAILED: {}", name(row.status.code));
-  if (row.direction == StatusDirection::local)
-    return "same node: handed over by reference, nothing moves";
+  if (row.direction == StatusDirection::local) return "same node: a reference, nothing moves";
+  if (row.wish != Medium::automatic) return "asked for by the sender";
   switch (static_cast<scheduler::PickReason>(row.reason)) {
     case scheduler::PickReason::least_cost:
       return "least cost: " + comparison(row);
