@@ -38,6 +38,8 @@ std::array<std::byte, kLayoutFormBytes> byte_form(const Layout& layout) noexcept
   return form;
 }
 
+constexpr std::uint64_t kMinBlockBytes = 128;
+
 Error refused(std::string message, std::uint64_t value) {
   return Error{{Code::invalid_argument, Scope::transfer, static_cast<std::int32_t>(value)}, std::move(message)};
 }
@@ -62,6 +64,10 @@ Result<void> validate(const Layout& layout) {
   if (dtype_bytes(layout.dtype) == 0) {
     return refused(limits("dtype", static_cast<std::uint64_t>(layout.dtype), "1 (bf16) to 5 (fp8_e5m2)"),
                    static_cast<std::uint64_t>(layout.dtype));
+  }
+  // Chunks carry one digest per block at least; smaller blocks would outgrow a frame's digest list.
+  if (layout.block_bytes() < kMinBlockBytes) {
+    return refused(limits("the size of a block in bytes", layout.block_bytes(), "128 or more"), layout.block_bytes());
   }
   if (!std::isfinite(layout.rope_base) || !std::isfinite(layout.rope_scale) || layout.rope_base < 0) {
     return refused("layout: rope_base and rope_scale must be finite, rope_base not negative", 0);

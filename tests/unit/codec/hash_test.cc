@@ -46,6 +46,10 @@ TEST_CASE("validate / refuses each field out of range and names it") {
   bad.head_dim = 577;
   CHECK_FALSE(validate(bad).ok());
   bad = small();
+  bad.layers = bad.kv_heads = bad.head_dim = 1;
+  bad.block_tokens = 16;
+  CHECK(validate(bad).error().message.find("64, allowed is 128 or more") != std::string::npos);
+  bad = small();
   bad.kv_heads = 0;
   CHECK_FALSE(validate(bad).ok());
   bad = small();
