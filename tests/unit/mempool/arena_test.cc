@@ -13,6 +13,7 @@
 
 #include "mempool/memory.h"
 #include "mempool/system_memory.h"
+#include "tests/support/sanitizers.h"
 
 using namespace kvrail;
 using namespace kvrail::mempool;
@@ -106,7 +107,7 @@ TEST_CASE("impossible sizes are refused with one clear line") {
 }
 
 // The address and thread sanitizers turn mlock() into a call that does nothing.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !KVRAIL_TEST_SANITIZED
 TEST_CASE("a lock beyond the limit names the limit, the need and the remedy") {
   // In a child: the limit and the right to exceed it are the process's.
   const pid_t child = ::fork();
