@@ -11,12 +11,6 @@
 #include <optional>
 #include <utility>
 
-// Errors come back as values. The packaged library is built with exceptions, so without them the
-// parser is compiled here, from its header.
-#undef TOML_SHARED_LIB
-#undef TOML_HEADER_ONLY
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
 namespace kvrail::engine {
@@ -234,14 +228,17 @@ Result<Config> parse_config(std::string_view text, std::string_view name) {
   if (text.starts_with("\xEF\xBB\xBF")) {
     return Error{{Code::invalid_argument, Scope::engine}, file + ": starts with a byte order mark; save it without"};
   }
-  toml::parse_result parsed = toml::parse(text, file);
-  if (!parsed) {
-    const toml::parse_error& error = parsed.error();
+  toml::table parsed;
+  // The parser's exceptions end here. (Built without them it goes on after an error, into its own
+  // assertions.)
+  try {
+    parsed = toml::parse(text, file);
+  } catch (const toml::parse_error& error) {
     return Error{{Code::invalid_argument, Scope::engine},
                  file + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description())};
   }
   Config config;
-  for (const auto& [key, node] : parsed.table()) {
+  for (const auto& [key, node] : parsed) {
     const Readers readers = top_readers(config, file);
     const auto found = readers.find(key.str());
     if (found == readers.end()) {
