@@ -20,7 +20,7 @@ struct ManifestHeader {
   Name context;
   std::uint64_t version = 0;   // the owner's version number
   std::uint64_t token_count = 0;
-  std::uint32_t block_count = 0;   // blocks that have KV here; 0 for tokens and summary
+  std::uint32_t block_count = 0;   // blocks that have KV here; tokens: what was held of the start; 0 for a summary
   std::uint32_t first_token = 0;   // window: position of the first token that has KV
   Medium medium = Medium::full;    // how it came here; full for a local commit
   std::uint8_t summary_kind = 0;   // medium summary: bytes follow instead of blocks and tokens

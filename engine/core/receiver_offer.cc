@@ -237,7 +237,9 @@ void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, schedule
   facts.missing_tail = tail_rows != 0 && have.held_blocks < blocks;
   const std::uint64_t held_rows = facts.missing_full_blocks == 0 ? std::min<std::uint64_t>(have.tail_rows, tail_rows) : 0;
   facts.missing_tail_bytes = facts.missing_tail ? (tail_rows - held_rows) * in.layout.token_bytes() : 0;
-  facts.held_tokens = std::min<std::uint64_t>(have.leading_blocks * block_tokens + have.tail_rows, in.tokens.size());
+  // A delivery of token ids shows full blocks only, and those only to agents of this Layout.
+  facts.held_tokens = to.info.layout == in.layout ? full_blocks - facts.missing_full_blocks : 0;
+  facts.held_tokens *= block_tokens;
   facts.held_epsilon_ppm = in.source_epsilon_ppm;
   std::uint32_t most_loss_ppm = 0;
   for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
@@ -316,8 +318,10 @@ void Node::Core::accept_other(std::uint32_t index) noexcept {
   }
   agent(in.to)->compute_price.arrival(now_);
   const AllowAllocScope allow;  // an Error's sentence, when there is one
+  std::optional<std::uint32_t> held_limit_ppm;  // what is here need not be recomputed, if it means anything
+  if (agent(in.to)->info.layout == in.layout) held_limit_ppm = in.source_epsilon_ppm;
   const auto version = store_->publish_tokens(in.tenant_handle, in.from_name, in.context, in.version_number,
-                                              in.layout, in.medium, in.tokens);
+                                              in.layout, in.medium, in.tokens, held_limit_ppm);
   if (!version.ok()) return answer_later(index);
   deliver(index, version.value());
 }

@@ -149,7 +149,7 @@ struct VersionRecord {
   std::uint64_t token_count = 0;
   std::uint64_t summary_bytes = 0;
   std::uint32_t hash_count = 0;   // ceil(tokens / T)
-  std::uint32_t block_count = 0;  // 0 or hash_count
+  std::uint32_t block_count = 0;  // hash_count; token ids: leading blocks that were held, or 0
   std::uint32_t kv_blocks = 0;    // blocks that are there; fewer for a window
   Hash128* hashes = nullptr;      // one piece of table memory: hashes | blocks | missing
   BlockHandle* blocks = nullptr;
@@ -163,6 +163,11 @@ struct VersionRecord {
   VersionHandle next_older;  // in its context
   VersionHandle lru_previous, lru_next;
   TimeNs last_used_ns = 0;
+
+  // Whether it can be read and sent as KV; of token ids at most the start has some.
+  [[nodiscard]] bool has_kv() const noexcept {
+    return block_count > 0 && medium != Medium::tokens && medium != Medium::reference;
+  }
 };
 
 // All versions of (tenant, owner, name), the one to be found first at the head.

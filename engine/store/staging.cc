@@ -56,7 +56,7 @@ VersionHandle Store::State::find_equal(const VersionRecord& version,
     if (other.number != version.number) {
       return {};
     }
-    if ((other.block_count > 0) == (version.block_count > 0) &&
+    if (other.has_kv() == version.has_kv() &&
         other.hash_count == version.hash_count && other.layout == version.layout &&
         other.epsilon_ppm <= epsilon_ppm &&
         (version.hash_count == 0 ||

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "engine/core/agent_port.h"
@@ -260,11 +261,13 @@ class Store {
   // which the caller has not done so): the version becomes visible at once. Consumes the staging.
   [[nodiscard]] Result<VersionHandle> publish(StagingHandle staging) noexcept;
   void abandon(StagingHandle staging) noexcept;
-  // A version of token ids only (medium tokens, reference), or a summary.
+  // A version of token ids (medium tokens, reference), or a summary. With a limit, deliveries of it
+  // also show the leading full blocks that are held with no more ε, for agents of the same Layout.
   [[nodiscard]] Result<VersionHandle> publish_tokens(TenantHandle tenant, const Name& owner,
                                                      const Name& context, std::uint64_t number,
                                                      const Layout& layout, Medium medium,
-                                                     std::span<const TokenId> tokens) noexcept;
+                                                     std::span<const TokenId> tokens,
+                                                     std::optional<std::uint32_t> held_limit_ppm = {}) noexcept;
   [[nodiscard]] Result<VersionHandle> publish_summary(TenantHandle tenant, const Name& owner,
                                                       const Name& context, std::uint64_t number,
                                                       std::uint8_t kind,

@@ -1,14 +1,34 @@
-// Versions without blocks: token ids to recompute from, and summaries.
+// Versions that came without KV: token ids to recompute from, and summaries.
 #include <cstring>
 
 #include "engine/store/state.h"
 
 namespace kvrail::engine {
+namespace {
+
+// Takes a reference to each leading full block that is held already, so that whoever gets the ids
+// recomputes only what follows.
+void take_held(Store::State& state, VersionRecord& version, std::uint32_t limit_ppm) noexcept {
+  std::uint32_t count = 0;
+  for (; count < version.hash_count; ++count) {
+    const BlockHandle handle = state.find_block(version.tenant, version.hashes[count]);
+    const BlockRecord* block = state.blocks.get(handle);
+    if (block == nullptr || !block->full() || block->epsilon_ppm > limit_ppm) {
+      break;
+    }
+    state.ref(handle);
+    version.blocks[count] = handle;
+  }
+  version.block_count = version.kv_blocks = count;
+}
+
+}  // namespace
 
 Result<VersionHandle> Store::publish_tokens(TenantHandle tenant, const Name& owner,
                                             const Name& context, std::uint64_t number,
                                             const Layout& layout, Medium medium,
-                                            std::span<const TokenId> tokens) noexcept {
+                                            std::span<const TokenId> tokens,
+                                            std::optional<std::uint32_t> held_limit_ppm) noexcept {
   if (state_->tenants.get(tenant) == nullptr) {
     return Status{Code::not_found};
   }
@@ -22,7 +42,7 @@ Result<VersionHandle> Store::publish_tokens(TenantHandle tenant, const Name& own
     return refuse(StoreRule::version_number);
   }
   const auto made =
-      state_->make_version(tenant, owner, context, layout, tokens.size(), false, false);
+      state_->make_version(tenant, owner, context, layout, tokens.size(), held_limit_ppm.has_value(), false);
   if (!made) {
     return made;
   }
@@ -30,10 +50,15 @@ Result<VersionHandle> Store::publish_tokens(TenantHandle tenant, const Name& own
   version.number = number;
   version.medium = medium;
   state_->fill_hashes(version, tokens);
-  if (const VersionHandle equal = state_->find_equal(version, 0);
-      equal && state_->versions.get(equal)->medium == medium) {
-    state_->destroy(*made);
-    return equal;
+  if (held_limit_ppm) {
+    take_held(*state_, version, *held_limit_ppm);
+  }
+  if (const VersionHandle equal = state_->find_equal(version, held_limit_ppm.value_or(0))) {
+    const VersionRecord& other = *state_->versions.get(equal);
+    if (other.medium == medium && other.kv_blocks == version.kv_blocks) {
+      state_->destroy(*made);
+      return equal;
+    }
   }
   if (!state_->take_manifest(version)) {
     state_->destroy(*made);

@@ -12,8 +12,8 @@ bool goes_before(const VersionRecord& a, const VersionRecord& b) noexcept {
   if (a.number != b.number) {
     return a.number > b.number;
   }
-  const bool a_kv = a.block_count > 0;
-  const bool b_kv = b.block_count > 0;
+  const bool a_kv = a.has_kv();
+  const bool b_kv = b.has_kv();
   if (a_kv != b_kv) {
     return a_kv;
   }
@@ -236,7 +236,7 @@ bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
   out.number = version->number;
   out.layout = version->layout;
   out.tokens = state_->tokens_of(*version);
-  out.blocks = {version->blocks, version->block_count};
+  out.blocks = {version->blocks, version->has_kv() ? version->block_count : 0};
   out.hashes = {version->hashes, version->hash_count};
   out.epsilon_ppm = version->epsilon_ppm;
   out.manifest = state_->manifest_ref(*version);
