@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   app.add_option("--clerk", options.clerk, "coordinator: who keeps the text");
   app.add_option("--verifier", options.verifier, "executor: who checks it");
   app.add_option("--coordinator", options.coordinator, "verifier: who wants the verdict");
+  app.add_flag("--same-node", options.same_node, "verifier: what it checks is on its own node");
   CLI11_PARSE(app, argc, argv);
   struct sigaction action {};
   action.sa_handler = end;  // without SA_RESTART: a sleeping call comes back

@@ -33,6 +33,7 @@ struct AgentOptions {
   std::string clerk;                   // coordinator: who keeps the text
   std::string verifier;                // executor: who checks its answers
   std::string coordinator;             // verifier: who wants to know
+  bool same_node = false;              // verifier: whether what it checks is on its own node
 };
 
 /// One agent with its model. Thread: its owner.

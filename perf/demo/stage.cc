@@ -98,7 +98,9 @@ Result<void> Stage::start_agents() {
         "executor-2", "--clerk", "clerk"}},
       {1, {"--name", "executor-1", "--role", "executor", "--verifier", "verifier-b"}},
       {1, {"--name", "executor-2", "--role", "executor", "--verifier", "verifier-a"}},
-      {1, {"--name", "verifier-b", "--role", "verifier", "--coordinator", "coordinator"}},
+      {1,
+       {"--name", "verifier-b", "--role", "verifier", "--coordinator", "coordinator",
+        "--same-node"}},
       {0, {"--name", "verifier-a", "--role", "verifier", "--coordinator", "coordinator"}},
       {1, {"--name", "clerk", "--role", "clerk", "--block-tokens", clerk_tokens}},
   };

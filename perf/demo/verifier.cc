@@ -35,7 +35,8 @@ class Verifier {
     FetchOptions wish;
     wish.task = task;
     wish.version = look.words[0];
-    wish.medium = static_cast<Medium>(look.words[1]);
+    // On one node a hand-over is a reference; the policies are about what moves between nodes.
+    wish.medium = options_.same_node ? Medium::automatic : static_cast<Medium>(look.words[1]);
     auto ticket = role_.agent().fetch(owner, work_name(look.task, owner), wish);
     if (!ticket.ok()) return std::move(ticket).error();
     auto outcomes = role_.agent().wait(*ticket, kFetchLimit);
