@@ -207,6 +207,41 @@ struct Transfer {
   Payload sink_view;
 };
 
+// Posts the whole payload in chunks of `chunk_bytes`, as fast as the lane takes them.
+struct Sender {
+  Sender(Node& from, LaneId on, const Transfer& what, LeaseId into, std::uint32_t size, bool first)
+      : node(from), lane(on), transfer(what), lease(into), chunk_bytes(size), critical(first) {}
+  void post_more() {
+    while (at < transfer.source_view.total_bytes) {
+      ChunkPost post;
+      post.lease = lease;
+      post.transfer = 5;
+      post.source = &transfer.source_view;
+      post.offset = at;
+      post.bytes = static_cast<std::uint32_t>(
+          std::min<std::uint64_t>(chunk_bytes, transfer.source_view.total_bytes - at));
+      post.bytes = transport::clip_to_units(transfer.source_view, at, post.bytes,
+                                            transport::wire::kMaxChunkDigests);
+      post.critical = critical;
+      post.cookie = posted;
+      if (!node.post_chunk(lane, post)) return;
+      at += post.bytes;
+      ++posted;
+    }
+  }
+  [[nodiscard]] bool finished() const {
+    return at == transfer.source_view.total_bytes && node.count(EventKind::chunk_done) == posted;
+  }
+  Node& node;
+  LaneId lane;
+  const Transfer& transfer;
+  LeaseId lease;
+  std::uint32_t chunk_bytes;
+  bool critical;
+  std::uint64_t at = 0;
+  std::size_t posted = 0;
+};
+
 inline constexpr std::array<tcp::IoChoice, 2> kBackends{tcp::IoChoice::io_uring,
                                                         tcp::IoChoice::epoll};
 
