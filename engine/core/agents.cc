@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::uint32_t kMaxEventsPerAgent = 4096;   // waiting or promised
 constexpr std::uint32_t kEventsPerFlush = 256;
+constexpr MediumMask kKnownMedia = (MediumMask{1} << kMediumCount) - 1;
 
 }  // namespace
 
@@ -31,6 +32,12 @@ Result<AgentHandle> Node::Core::attach(const AgentInfo& info, AttachMemory memor
   const AllowAllocScope allow;
   if (draining_) return Error{Status{Code::shutting_down, Scope::engine}, "the engine is draining"};
   if (info.role == 0) return Error{Status{Code::invalid_argument}, "an agent's role weight must be at least 1"};
+  if ((info.accepted & ~kKnownMedia) != 0) {
+    return Error{Status{Code::invalid_argument}, "the accepted media hold a bit that is no medium"};
+  }
+  // An embedded agent fills the names itself; peers would take a bad one for a broken frame.
+  if (auto name = make_name(info.name.view()); !name.ok()) return std::move(name).error();
+  if (auto name = make_name(info.tenant.view()); !name.ok()) return std::move(name).error();
   if (auto valid = codec::validate(info.layout); !valid.ok()) return std::move(valid).error();
   const AgentKey key{info.tenant, info.name};
   if (const AgentWhere* known = where(info.tenant, info.name); known != nullptr) {
@@ -236,8 +243,9 @@ Status Node::Core::commit(AgentHandle handle, TicketId ticket, const Name& name,
   if (agent(handle) == nullptr) return Status{Code::not_found};
   if (ticket == 0) return Status{Code::invalid_argument};
   if (tokens.size() > wire::kMaxContextTokens) return Status{Code::too_large};
+  const AllowAllocScope allow;  // an Error's sentence, when there is one
+  if (!make_name(name.view()).ok()) return Status{Code::invalid_argument};
   if (!reserve_events(handle, 1)) return Status{Code::out_of_capacity};
-  const AllowAllocScope allow;
   const auto version = store_->commit(handle, name, tokens, slots, prefix);
   AgentEvent event;
   event.kind = AgentEventKind::committed;

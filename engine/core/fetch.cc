@@ -29,6 +29,8 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
     deliver_locally({place->local, handle, ticket, true, 0, context, found, options, now_});
     return Status{};
   }
+  const AllowAllocScope allow;  // an Error's sentence, when there is one
+  if (!make_name(context.view()).ok()) return Status{Code::not_found};
   if (fetches_.full() || !reserve_events(handle, 1)) return Status{Code::out_of_capacity};
   const Handle<Fetch> made = fetches_.try_emplace();
   Fetch& fetch = *fetches_.get(made);

@@ -23,7 +23,7 @@ std::uint32_t Node::Core::add_transport(transport::Transport& transport) {
   transports_[index] = &transport;
   wait_fds_[index] = transport.wait_fd();
   // A lease has the same slot on every transport, so the smallest table is the one that counts.
-  const auto slots = std::min<std::uint32_t>(caps.max_leases, options_.limits.max_in);
+  const auto slots = std::min({caps.max_leases, options_.limits.max_in, wire::kMaxLeaseSlots});
   max_leases_ = index == 0 ? slots : std::min(max_leases_, slots);
   leases_.assign(max_leases_, LeaseSlot{});
   lease_free_head_ = lease_free_tail_ = kNoIndex;

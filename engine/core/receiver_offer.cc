@@ -1,4 +1,4 @@
-// The receiver's first half: an OFFER with its token ids, the pick of the medium, and the answer.
+// The receiver's first half: an OFFER with its token ids, memory for what was picked, and the answer.
 #include <algorithm>
 #include <cstring>
 
@@ -9,8 +9,6 @@ namespace {
 
 constexpr std::uint64_t kFirstLaterNs = 5 * kMillisecondNs;
 constexpr TimeNs kEagerWaitNs = 100 * kMillisecondNs;      // then the bytes are asked for
-constexpr std::uint64_t kPriorPrefillNs = 200 * kMicrosecondNs;  // per token, of an agent that told nothing
-constexpr std::uint32_t kMeanWeight = 4;                   // two agents of the mean role
 
 }  // namespace
 
@@ -206,107 +204,7 @@ void Node::Core::take_tokens(std::uint32_t index, std::uint64_t first, std::span
   if (in.tokens_here == in.tokens.size()) decide(index);
 }
 
-// ---- the pick --------------------------------------------------------------------------------------
-
-// What the agent doesn't take, or what has no meaning for it, is no candidate, whatever was offered.
-void Node::Core::filter_candidates(Incoming& in) noexcept {
-  const AgentInfo& info = agent(in.to)->info;
-  std::uint32_t kept = 0;
-  for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
-    const Medium medium = in.candidates[i].medium;
-    const bool accepted = (info.accepted & mask_of(medium)) != 0;
-    const bool kv_means = info.layout == in.layout;
-    const bool tokens_mean = info.tokenizer == in.tokenizer;
-    const bool known = is_kv(medium) ? kv_means
-                       : medium == Medium::tokens || medium == Medium::reference ? tokens_mean
-                                                                                 : medium == Medium::summary;
-    if (accepted && known) in.candidates[kept++] = in.candidates[i];
-  }
-  in.candidate_count = kept;
-}
-
-void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, scheduler::ReceiverFacts& facts) noexcept {
-  LocalAgent& to = *agent(in.to);
-  const std::uint64_t block_tokens = in.layout.block_tokens;
-  const std::uint64_t full_blocks = in.tokens.size() / block_tokens;
-  const std::uint64_t tail_rows = in.tokens.size() % block_tokens;
-  const std::uint64_t blocks = full_blocks + (tail_rows != 0 ? 1 : 0);
-  facts.pair_key = codec::hash_of(in.from_name.view()).low * 31 + codec::hash_of(in.to_name.view()).low;
-  facts.total_tokens = in.tokens.size();
-  facts.missing_full_blocks = full_blocks - std::min<std::uint64_t>(have.leading_blocks, full_blocks);
-  facts.missing_tail = tail_rows != 0 && have.held_blocks < blocks;
-  const std::uint64_t held_rows = facts.missing_full_blocks == 0 ? std::min<std::uint64_t>(have.tail_rows, tail_rows) : 0;
-  facts.missing_tail_bytes = facts.missing_tail ? (tail_rows - held_rows) * in.layout.token_bytes() : 0;
-  // A delivery of token ids shows full blocks only, and those only to agents of this Layout.
-  facts.held_tokens = to.info.layout == in.layout ? full_blocks - facts.missing_full_blocks : 0;
-  facts.held_tokens *= block_tokens;
-  facts.held_epsilon_ppm = in.source_epsilon_ppm;
-  std::uint32_t most_loss_ppm = 0;
-  for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
-    if (in.candidates[i].medium == Medium::int8) most_loss_ppm = in.candidates[i].epsilon_ppm;
-  }
-  if (most_loss_ppm > 0) {
-    const HaveResult lossy =
-        store_->have(in.tenant_handle, in.layout, in.tokens, in.source_epsilon_ppm + most_loss_ppm);
-    facts.lossy_missing_full_blocks = full_blocks - std::min<std::uint64_t>(lossy.leading_blocks, full_blocks);
-    facts.lossy_missing_tail = tail_rows != 0 && lossy.held_blocks < blocks;
-  }
-  facts.block_tokens = in.layout.block_tokens;
-  facts.compute = to.info.compute;
-  if (facts.compute.prefill_per_token_ns == 0 && facts.compute.prefill_fixed_ns == 0) {
-    facts.compute.prefill_per_token_ns = kPriorPrefillNs;
-  }
-  facts.compute_backlog_ns = std::max<TimeNs>(to.compute_backlog_ns, to.idle_until_ns > now_ ? 0 : to.compute_backlog_ns);
-  facts.int8_decode_ns_per_block = (in.layout.block_bytes() * int8_decode_ns_per_mib_) >> 20;
-  facts.nic_price_ppm = nic_price_ppm();
-  facts.compute_price_ppm = to.compute_price.price_ppm(now_, to.compute_backlog_ns);
-  facts.nic_arrivals_milli_per_s = nic_price_.arrivals_milli_per_s(now_);
-  facts.compute_arrivals_milli_per_s = to.compute_price.arrivals_milli_per_s(now_);
-  facts.block_slot_bytes = in.layout.block_bytes();
-  facts.remaining_ns = in.deadline_ns == 0 ? 0 : std::max<TimeNs>(in.deadline_ns - now_, 1);
-  facts.fidelity_floor_ppm = in.fidelity_floor_ppm;
-  facts.weight_milli = std::uint32_t{in.weight} * 1000 / kMeanWeight;
-  facts.source_epsilon_ppm = in.source_epsilon_ppm;
-}
-
-// All token ids are here. From now on the transfer is the receiver's to decide. Contexts that nobody
-// uses make room when memory is asked for, so the pick first counts on all of it; if that fails, on
-// what is free.
-void Node::Core::decide(std::uint32_t index) noexcept {
-  Incoming& in = in_at(index);
-  filter_candidates(in);
-  if (in.candidate_count == 0) return close_in(index, Answer::reject, Status{Code::layout_mismatch});
-  // Only what competes for the link makes it dear: notes of token ids pass on the control lane.
-  if (has_kv(std::span(in.candidates).first(in.candidate_count))) nic_price_.arrival(now_);
-  if (!pick_medium(in, store_->memory(in.tenant_handle).total_bytes)) {
-    return close_in(index, Answer::reject, Status{Code::rejected});
-  }
-  if (!is_kv(in.medium)) return accept_other(index);
-  if (stage(in).ok()) return accept_kv(index);
-  const bool smaller = pick_medium(in, store_->memory(in.tenant_handle).free_bytes);
-  if (!smaller) return answer_later(index);
-  if (!is_kv(in.medium)) return accept_other(index);
-  const Status status = stage(in);
-  if (status.ok()) return accept_kv(index);
-  const bool passes = status.code == Code::out_of_memory || status.code == Code::out_of_capacity ||
-                      status.code == Code::quota_exceeded;
-  if (passes) return answer_later(index);
-  close_in(index, Answer::done, status);
-}
-
-bool Node::Core::pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept {
-  const HaveResult have = store_->have(in.tenant_handle, in.layout, in.tokens, in.source_epsilon_ppm);
-  scheduler::ReceiverFacts facts;
-  fill_facts(in, have, facts);
-  facts.lease_bytes_free = memory_bytes;
-  const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
-  in.pick = chooser_.pick(std::span(in.candidates).first(in.candidate_count), facts, lane);
-  if (in.pick.index < 0) return false;
-  const scheduler::CandidateCost& chosen = in.candidates[static_cast<std::size_t>(in.pick.index)];
-  in.medium = chosen.medium;
-  in.epsilon_ppm = in.source_epsilon_ppm + chosen.epsilon_ppm;
-  return true;
-}
+// ---- what was picked ---------------------------------------------------------------------------
 
 void Node::Core::accept_other(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);

@@ -49,7 +49,11 @@ Status Node::Core::summary(AgentHandle handle, TransferId request, std::uint8_t 
                            std::span<const std::byte> bytes) noexcept {
   if (agent(handle) == nullptr) return Status{Code::not_found};
   if (kind > 2 || bytes.empty() || (kind != 0 && bytes.size() % 4 != 0)) return Status{Code::invalid_argument};
-  if (bytes.size() > frame_.size() - wire::kMaxSummaryOverhead) return Status{Code::too_large};
+  std::uint64_t limit = frame_.size();  // a summary is one frame, on whatever lane it will go
+  for (std::uint32_t t = 0; t < transport_count_; ++t) {
+    limit = std::min<std::uint64_t>(limit, transports_[t]->caps().max_frame_bytes);
+  }
+  if (bytes.size() > limit - wire::kMaxSummaryOverhead) return Status{Code::too_large};
   Handle<LocalSummary> local;
   local_summaries_.for_each([&](Handle<LocalSummary> h, LocalSummary& open) {
     if (open.id == request && open.request.from == handle) local = h;

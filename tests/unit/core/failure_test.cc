@@ -383,6 +383,11 @@ TEST_CASE("core / commands / what makes no sense is refused at once") {
   info.name = name_of("sender");
   CHECK(node.attach(info).status().code == Code::already_exists);
   info.name = name_of("other");
+  info.accepted = ~MediumMask{0};
+  CHECK(node.attach(info).status().code == Code::invalid_argument);
+  info.accepted = kAllMedia;
+  CHECK(!node.commit(agent, 5, Name{}, TestAgent::tokens_of(1, 16), {}, {}).ok());
+  CHECK(node.fetch(agent, 5, name_of("receiver"), Name{}, 0, {}).code == Code::not_found);
   info.layout.layers = 0;
   CHECK(!node.attach(info).ok());
   NodeOptions options = World::small_options(1, 1);
