@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "engine/core/agent_port.h"
 #include "engine/core/node.h"
@@ -80,6 +81,10 @@ class AgentSession {
   [[nodiscard]] const ControlMemory& memory() const noexcept { return memory_; }
   [[nodiscard]] int submit_bell() const noexcept { return submit_bell_.get(); }
 
+  // What prepare() gave; taken by the worker when it adopts.
+  void lend(AttachMemory memory) noexcept { attach_memory_ = std::move(memory); }
+  [[nodiscard]] AttachMemory take_attach_memory() noexcept { return std::move(attach_memory_); }
+
   // ---- worker ----
   void bind(AgentHandle agent) noexcept { agent_ = agent; }
   [[nodiscard]] AgentHandle agent() const noexcept { return agent_; }
@@ -114,6 +119,7 @@ class AgentSession {
 
   std::uint64_t id_;
   AgentInfo info_;
+  AttachMemory attach_memory_;
   ControlMemory memory_;
   ControlView view_;
   Bell bell_;

@@ -113,6 +113,11 @@ Result<void> AttachServer::adopt(Connection& connection, const AttachMessage& me
     ++counters_.refused_request;
     return std::move(info).error();
   }
+  Result<AttachMemory> attach_memory = sessions_.prepare(*info);
+  if (!attach_memory.ok()) {
+    ++counters_.refused_limit;
+    return std::move(attach_memory).error();
+  }
   UniqueFd submit_bell(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   Result<ControlMemory> memory = create_control_memory(scratch_bytes_of(message));
   if (!memory.ok() || !submit_bell) {
@@ -122,6 +127,7 @@ Result<void> AttachServer::adopt(Connection& connection, const AttachMessage& me
   }
   connection.session = std::make_unique<AgentSession>(connection.id, *info, std::move(*memory),
                                                       Bell::socket(connection.socket.get()), std::move(submit_bell));
+  connection.session->lend(std::move(*attach_memory));
   connection.stage = Connection::Stage::adopting;
   listen(connection, false);
   SessionCommand command;

@@ -33,6 +33,7 @@ class EmbeddedPort::Hub {
   void drive() { drive_(); }
   [[nodiscard]] std::uint64_t next_id() noexcept { return link_.next_id(); }
   void send(const SessionCommand& command) noexcept { link_.send(command); }
+  [[nodiscard]] Result<AttachMemory> prepare(const AgentInfo& info) { return sessions_.prepare(info); }
 
   // The next notice about a session; nothing if none comes until the deadline.
   std::optional<SessionNotice> wait(std::uint64_t id, TimeNs deadline_ns) {
@@ -229,8 +230,11 @@ Result<Agent> EmbeddedPort::attach(const AttachOptions& options) {
     attachment.control = memory->layout;
     attachment.control_map = {memory->arena->base(), memory->arena->bytes(), false};
     attachment.tenant = info->tenant;
+    Result<AttachMemory> attach_memory = hub->prepare(*info);
+    if (!attach_memory.ok()) return std::move(attach_memory).error();
     auto session = std::make_unique<AgentSession>(hub->next_id(), *info, std::move(*memory),
                                                   Bell::eventfd(bell.get()), std::move(submit_bell));
+    session->lend(std::move(*attach_memory));
     SessionCommand command;
     command.kind = SessionCommand::Kind::adopt;
     command.fds = false;

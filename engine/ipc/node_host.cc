@@ -1,5 +1,6 @@
 #include "engine/ipc/node_host.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -7,8 +8,19 @@
 
 namespace kvrail::engine::ipc {
 
-Result<AgentGrant> NodeHost::attach(const AgentInfo& info) {
-  Result<AgentHandle> agent = node_.attach(info);
+Result<AttachMemory> NodeHost::prepare(const AgentInfo& info) {
+  if (!store_) return AttachMemory{};
+  const std::lock_guard lock(tenants_guard_);
+  const bool known = std::find(tenants_.begin(), tenants_.end(), info.tenant) != tenants_.end();
+  // A tenant stays once it is there. If its first agent was refused, the worker makes its arena.
+  Result<AttachMemory> memory = Node::prepare_attach(*store_, info, !known);
+  if (memory.ok() && !known) tenants_.push_back(info.tenant);
+  return memory;
+}
+
+Result<AgentGrant> NodeHost::attach(const AgentInfo& info, AttachMemory memory) {
+  Result<AgentHandle> agent =
+      memory.agent != nullptr ? node_.attach(info, std::move(memory)) : node_.attach(info);
   if (!agent.ok()) return std::move(agent).error();
   AgentGrant grant;
   grant.agent = *agent;

@@ -1,6 +1,10 @@
 // SessionHost over a Node.
-// Thread: the worker that drives the node.
+// Thread: the worker that drives the node; prepare() any.
 #pragma once
+
+#include <mutex>
+#include <optional>
+#include <vector>
 
 #include "engine/core/node.h"
 #include "engine/ipc/session_host.h"
@@ -9,9 +13,12 @@ namespace kvrail::engine::ipc {
 
 class NodeHost final : public SessionHost {
  public:
+  // Without the store's options the memory of agents is taken on the worker.
   explicit NodeHost(Node& node) noexcept : node_(node) {}
+  NodeHost(Node& node, const StoreOptions& store) : node_(node), store_(store) {}
   [[nodiscard]] AgentCommands& commands() noexcept override { return node_; }
-  [[nodiscard]] Result<AgentGrant> attach(const AgentInfo& info) override;
+  [[nodiscard]] Result<AttachMemory> prepare(const AgentInfo& info) override;
+  [[nodiscard]] Result<AgentGrant> attach(const AgentInfo& info, AttachMemory memory) override;
   void detach(AgentHandle agent) noexcept override { node_.detach(agent); }
   [[nodiscard]] const mempool::Arena* arena(AgentHandle agent, std::uint32_t id) noexcept override;
   [[nodiscard]] Result<Extent> import(AgentHandle agent, const ImportRequest& request) override;
@@ -19,6 +26,9 @@ class NodeHost final : public SessionHost {
 
  private:
   Node& node_;
+  std::optional<StoreOptions> store_;
+  std::mutex tenants_guard_;               // attaching threads only, never the duty cycle
+  std::vector<Name> tenants_;              // whose receive arena was made
 };
 
 }  // namespace kvrail::engine::ipc

@@ -1,6 +1,7 @@
 // The engine as the sessions see it: who gives an agent its handle and memory. NodeHost
 // (node_host.h) is the one that serves; the parts of this folder need no more than this.
-// Thread: the worker. attach, arena and import may block and allocate; they run between duty cycles.
+// Thread: the worker, but for prepare(). arena and import may block and allocate; they run between
+// duty cycles.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,10 @@ class SessionHost {
   virtual ~SessionHost() = default;
 
   [[nodiscard]] virtual AgentCommands& commands() noexcept = 0;
-  [[nodiscard]] virtual Result<AgentGrant> attach(const AgentInfo& info) = 0;
+  // Any thread: takes the memory that the agent will need, which may last. Empty memory is allowed,
+  // attach() then takes it itself.
+  [[nodiscard]] virtual Result<AttachMemory> prepare(const AgentInfo& info) = 0;
+  [[nodiscard]] virtual Result<AgentGrant> attach(const AgentInfo& info, AttachMemory memory) = 0;
   // Everything that the agent held returns; no event is pushed for it any more.
   virtual void detach(AgentHandle agent) noexcept = 0;
   // nullptr when absent or not of the agent's tenant: the same answer for both.

@@ -174,7 +174,7 @@ Result<void> Sessions::admit(AgentSession& session, bool fds, SessionNotice& not
   if (live_.size() == options_.max_agents) {
     return Error{{Code::out_of_capacity, Scope::engine}, "the engine serves its most agents: raise max_agents"};
   }
-  Result<AgentGrant> grant = host_.attach(session.info());
+  Result<AgentGrant> grant = host_.attach(session.info(), session.take_attach_memory());
   if (!grant.ok()) return std::move(grant).error();
   const AgentHandle agent = grant->agent;
   KVRAIL_ASSERT(agent.valid() && agent.index < by_agent_.size() && by_agent_[agent.index] == nullptr);

@@ -38,6 +38,8 @@ class Sessions final : public AgentSink, public Pollable {
   // session of it lives.
   [[nodiscard]] SessionLink* claim_link() noexcept;
   void give_back_link(SessionLink* link) noexcept;
+  // Any thread: the memory of an agent to be, so that the worker need not wait for it.
+  [[nodiscard]] Result<AttachMemory> prepare(const AgentInfo& info) { return host_.prepare(info); }
 
   // Pollable: commands of all links (these may block and allocate), then records of the sessions,
   // going on where the last cycle stopped.

@@ -169,7 +169,7 @@ Result<void> Host::build_node() {
 }
 
 Result<void> Host::build_sessions() {
-  session_host_ = std::make_unique<ipc::NodeHost>(*node_);
+  session_host_ = std::make_unique<ipc::NodeHost>(*node_, node_options().store);
   auto sessions = ipc::Sessions::create({.max_agents = config_.max_agents}, *session_host_);
   if (!sessions.ok()) return std::move(sessions).error();
   sessions_ = std::move(sessions).value();

@@ -34,7 +34,7 @@ struct Engine {
     auto made = Node::create(options, clock);
     KVRAIL_ASSERT(made.ok());
     node = std::move(*made);
-    host = std::make_unique<NodeHost>(*node);
+    host = std::make_unique<NodeHost>(*node, options.store);
     auto created = Sessions::create({}, *host);
     KVRAIL_ASSERT(created.ok());
     sessions = std::move(*created);

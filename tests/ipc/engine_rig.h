@@ -69,7 +69,7 @@ class EngineRig {
     auto node = engine::Node::create(options, clock_);
     KVRAIL_ASSERT(node.ok());
     node_ = std::move(*node);
-    host_ = std::make_unique<engine::ipc::NodeHost>(*node_);
+    host_ = std::make_unique<engine::ipc::NodeHost>(*node_, options.store);
     auto sessions = engine::ipc::Sessions::create({}, *host_);
     KVRAIL_ASSERT(sessions.ok());
     sessions_ = std::move(*sessions);
