@@ -111,6 +111,7 @@ class Stage {
     board_->bulk_on = false;
     UnderLoad out;
     out.p50_ms = took.median();
+    out.p95_ms = took.quantile(0.95);
     out.p99_ms = took.quantile(0.99);
     out.bulk_bytes_per_s = static_cast<double>(more - bytes) * 1e9 / static_cast<double>(then - at);
     return out;
@@ -159,11 +160,12 @@ class Stage {
 
 void compare_stage(Report& report, const ShapedLink& link, Stage& stage, const std::string& name, double most_ms,
                    std::optional<double> least_mbit) {
-  Samples rates, medians, base_rates;
+  Samples rates, medians, p95s, base_rates;
   const auto ours = [&] {
     const UnderLoad out = stage.run();
     rates.values.push_back(out.bulk_bytes_per_s * 8 / 1e6);
     medians.values.push_back(out.p50_ms);
+    p95s.values.push_back(out.p95_ms);
     return out.p99_ms;
   };
   const auto base = [&] {
@@ -174,7 +176,7 @@ void compare_stage(Report& report, const ShapedLink& link, Stage& stage, const s
   report.compare("critical 4 KiB, p99, " + name, "ms", Better::lower, "FIFO, 256 KiB units", std::nullopt, ours, base);
   report.at_most(most_ms);
   char text[64];
-  std::snprintf(text, sizeof(text), "p50 %.2f ms", medians.median());
+  std::snprintf(text, sizeof(text), "p50 %.2f, p95 %.2f ms", medians.median(), p95s.median());
   report.note(text);
   std::size_t next = 0;
   report.measure("bulk meanwhile, " + name, "Mbit/s", std::nullopt, [&] { return rates.values[next++]; },

@@ -133,6 +133,7 @@ UnderLoad run_fifo(const ShapedLink& link, std::uint64_t unit_bytes, std::int64_
   for (std::size_t i = 0; i < log->notes; ++i) took.values.push_back(static_cast<double>(log->took_ns[i]) / 1e6);
   UnderLoad out;
   out.p50_ms = took.median();
+  out.p95_ms = took.quantile(0.95);
   out.p99_ms = took.quantile(0.99);
   out.bulk_bytes_per_s = static_cast<double>(log->bulk_bytes) * 1e9 / static_cast<double>(log->last_ns - log->first_ns);
   return out;

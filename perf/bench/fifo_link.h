@@ -9,8 +9,7 @@
 namespace kvrail::bench {
 
 struct UnderLoad {
-  double p99_ms = 0;
-  double p50_ms = 0;
+  double p50_ms = 0, p95_ms = 0, p99_ms = 0;
   double bulk_bytes_per_s = 0;
 };
 
