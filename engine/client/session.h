@@ -10,6 +10,8 @@
 // Edges      P1 processed load(acquire) <- R1 of engine/ipc/agent_session.h. R2/R3 there: room_wanted is
 //            stored, then processed loaded, both seq_cst. F2 there: head stored by try_pop(), fence,
 //            reading_wanted loaded.
+// Relaxed    taking room_wanted back, which saves a needless bell only; the probe's words, a seqlock.
+// Wrap       records and `processed` are 64-bit counts.
 #pragma once
 
 #include <cstddef>

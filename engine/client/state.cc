@@ -79,6 +79,10 @@ void State::on_answer(const ipc::CompletionRecord& record) {
   }
   // The answer to a cancel bears the ticket of what was to be cancelled, and says nothing of it.
   if (record.command == static_cast<std::uint8_t>(ipc::Command::cancel)) return;
+  if (const auto reply = summary_replies.extract(record.ticket); !reply.empty()) {
+    if (!record.status.ok()) decline_summary(reply.mapped());
+    return;
+  }
   const auto found = tickets.find(record.ticket);
   if (found != tickets.end() && !record.status.ok()) found->second.refused = record.status;
 }
@@ -117,13 +121,21 @@ void State::run_summaries() {
     reply.command = ipc::Command::summary;
     reply.a = record.transfer;
     reply.kind = static_cast<std::uint8_t>(summary.kind);
+    reply.flags = ipc::kFlagAnswer;
+    reply.ticket = ++last_ticket;
     const Bytes payload = summary.bytes;
-    // Too large a summary is no summary: the engine must not wait for it.
     const Status sent = session->submit(reply, {&payload, 1}, deadline_after(Nanoseconds(kCallTimeout).count()));
-    if (sent.code == Code::too_large) {
-      static_cast<void>(session->submit(reply, {}, deadline_after(Nanoseconds(kCallTimeout).count())));
-    }
+    if (sent.ok()) summary_replies.emplace(reply.ticket, record.transfer);
+    if (sent.code == Code::too_large) decline_summary(record.transfer);
   }
+}
+
+// A summary that cannot be sent is none: whoever waits for it must not wait until the deadline.
+void State::decline_summary(std::uint64_t request) {
+  ipc::SubmitRecord reply;
+  reply.command = ipc::Command::summary;
+  reply.a = request;
+  static_cast<void>(session->submit(reply, {}, deadline_after(Nanoseconds(kCallTimeout).count())));
 }
 
 namespace {

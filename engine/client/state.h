@@ -40,6 +40,7 @@ struct State {
   std::deque<ipc::CompletionRecord> deliveries;
   std::deque<ipc::CompletionRecord> summaries;
   std::function<Summary(const SummaryRequest&)> make_summary;
+  std::unordered_map<std::uint64_t, std::uint64_t> summary_replies;  // ticket -> request, until answered
   Probe probe;
   std::uint64_t copied_bytes = 0;
   bool in_callback = false;
@@ -62,6 +63,7 @@ struct State {
   template <class Done>
   Status wait_until(TimeNs deadline_ns, Done done);
   void run_summaries();
+  void decline_summary(std::uint64_t request);
   [[nodiscard]] Result<Delivery> open(const ipc::CompletionRecord& record);
   [[nodiscard]] Result<Blocks> blocks_of(std::uint32_t arena, std::uint32_t count, std::uint64_t offset,
                                          TimeNs deadline_ns);

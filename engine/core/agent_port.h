@@ -115,6 +115,7 @@ class AgentCommands {
   virtual Status release(AgentHandle agent, DeliveryHandle delivery,
                          std::int64_t recompute_ns) noexcept = 0;
   virtual Status drop_context(AgentHandle agent, const Name& name) noexcept = 0;
+  // No bytes: the agent has no summary to give, and the transfer ends with Code::rejected.
   virtual Status summary(AgentHandle agent, TransferId request, std::uint8_t kind,
                          std::span<const std::byte> bytes) noexcept = 0;
   virtual Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow,

@@ -48,7 +48,7 @@ void Node::Core::run_summarising(std::uint32_t index) noexcept {
 Status Node::Core::summary(AgentHandle handle, TransferId request, std::uint8_t kind,
                            std::span<const std::byte> bytes) noexcept {
   if (agent(handle) == nullptr) return Status{Code::not_found};
-  if (kind > 2 || bytes.empty() || (kind != 0 && bytes.size() % 4 != 0)) return Status{Code::invalid_argument};
+  if (kind > 2 || (kind != 0 && bytes.size() % 4 != 0)) return Status{Code::invalid_argument};
   std::uint64_t limit = frame_.size();  // a summary is one frame, on whatever lane it will go
   for (std::uint32_t t = 0; t < transport_count_; ++t) {
     limit = std::min<std::uint64_t>(limit, transports_[t]->caps().max_frame_bytes);
@@ -61,6 +61,10 @@ Status Node::Core::summary(AgentHandle handle, TransferId request, std::uint8_t 
   if (LocalSummary* open = local_summaries_.get(local); open != nullptr) {
     VersionView view;
     KVRAIL_ASSERT(store_->view(open->request.version, view));
+    if (bytes.empty()) {  // The agent has none to give.
+      end_local_summary(local.index, Status{Code::rejected}, VersionHandle{});
+      return Status{};
+    }
     const AllowAllocScope allow;
     const auto version = store_->publish_summary(view.tenant, agent(handle)->info.name, open->request.context,
                                                  view.number, kind, bytes);
@@ -72,6 +76,10 @@ Status Node::Core::summary(AgentHandle handle, TransferId request, std::uint8_t 
   Outgoing& out = out_at(*index);
   const bool asked = out.state == OutState::summarising || out.state == OutState::querying;
   if (!asked || !out.summary_asked || out.summary_ready) return Status{Code::generation_mismatch};
+  if (bytes.empty()) {
+    cancel_out(*index, Status{Code::rejected});
+    return Status{};
+  }
   out.summary = scratch_.try_array<std::byte>(bytes.size());
   if (out.summary.empty()) return Status{Code::out_of_capacity};
   std::memcpy(out.summary.data(), bytes.data(), bytes.size());

@@ -308,6 +308,20 @@ TEST_CASE("ipc / summaries are asked of the callback, inside the calls that wait
     CHECK(delivery.summary_kind() == 0);
     const std::string text(reinterpret_cast<const char*>(delivery.summary().data()), delivery.summary().size());
     CHECK(text == "16 tokens");
+    // An agent that has none to give, or too large a one, keeps nobody waiting.
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{900'000}, std::size_t{4'000'000}}) {
+      CAPTURE(bytes);
+      planner.on_summary([bytes](const SummaryRequest&) {
+        Summary summary;
+        summary.bytes.resize(bytes);
+        return summary;
+      });
+      const Result<Ticket> declined = planner.send(context, {"stranger"}, {.medium = Medium::summary});
+      REQUIRE(declined.ok());
+      const auto end = planner.wait(*declined, kSoon);
+      REQUIRE_MESSAGE(end.ok(), end.error().message);
+      CHECK((*end)[0].status.code == Code::rejected);
+    }
   });
 }
 
