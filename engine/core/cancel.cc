@@ -134,6 +134,7 @@ void Node::Core::free_out(std::uint32_t index) noexcept {
   Outgoing& out = out_at(index);
   KVRAIL_ASSERT(out.chunks_in_flight == 0 && !out.flow.valid() && !out.leads);
   release_payload(scratch_, out.arrays);
+  release_planes(out);
   scratch_.give_back(out.summary);
   store_->unpin(out.version);
   out_ids_.erase(out.id);

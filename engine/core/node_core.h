@@ -172,7 +172,8 @@ class Node::Core {
   void begin_sending(std::uint32_t out) noexcept;
   void run_sending(std::uint32_t out) noexcept;
   [[nodiscard]] PayloadShape shape_of(const Outgoing& out, const VersionView& view) const noexcept;
-  [[nodiscard]] bool attach_all_planes(const Outgoing& out, const VersionView& view) noexcept;
+  [[nodiscard]] bool attach_all_planes(Outgoing& out, const VersionView& view) noexcept;
+  void release_planes(Outgoing& out) noexcept;
   [[nodiscard]] bool build(std::uint32_t out, const VersionView& view, const PayloadShape& shape) noexcept;
   void prepare(std::uint32_t out, const VersionView& view, const PayloadShape& shape) noexcept;
   [[nodiscard]] bool prepare_raw(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept;

@@ -109,6 +109,7 @@ void Node::Core::restart(std::uint32_t index) noexcept {
   KVRAIL_ASSERT(out.chunks_in_flight == 0);
   drop_flow(out);
   release_payload(scratch_, out.arrays);
+  release_planes(out);
   (void)post(out.lane, wire::Cancel{out.id, Status{Code::cancelled}});  // else its lease expires idle
   out_ids_.erase(out.id);
   out.id = next_transfer_++;

@@ -72,13 +72,27 @@ bool Node::Core::build(std::uint32_t index, const VersionView& view, const Paylo
   return true;
 }
 
-bool Node::Core::attach_all_planes(const Outgoing& out, const VersionView& view) noexcept {
-  for (std::uint32_t r = 0; r < out.range_count; ++r) {
-    for (std::uint32_t i = 0; i < out.ranges[r].count; ++i) {
-      if (!store_->attach_planes(view.blocks[out.ranges[r].first + i])) return false;
+bool Node::Core::attach_all_planes(Outgoing& out, const VersionView& view) noexcept {
+  KVRAIL_ASSERT(out.planes_held == 0 || out.planes_held == out.missing_blocks);
+  const PayloadShape shape = shape_of(out, view);
+  for (; out.planes_held < out.missing_blocks; ++out.planes_held) {
+    if (!store_->attach_planes(view.blocks[shape.nth(out.planes_held)])) {
+      release_planes(out);
+      return false;
     }
   }
   return true;
+}
+
+// The store keeps planes as long as room allows, for the next one that sends the block.
+void Node::Core::release_planes(Outgoing& out) noexcept {
+  if (out.planes_held == 0) return;
+  VersionView view;
+  KVRAIL_ASSERT(store_->view(out.version, view));
+  const PayloadShape shape = shape_of(out, view);
+  for (; out.planes_held > 0; --out.planes_held) {
+    store_->release_planes(view.blocks[shape.nth(out.planes_held - 1)]);
+  }
 }
 
 // Goes on where the last cycle stopped; ready_bytes says how far the stream may be posted.

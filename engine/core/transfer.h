@@ -130,6 +130,7 @@ struct Outgoing {
   std::uint64_t prepare_at = 0;         // n-th missing block that digests or planes are made for
   std::uint64_t prepare_piece = 0;      // its first piece
   std::uint32_t prepare_layer = 0;      // int8: next layer of that block to encode
+  std::uint64_t planes_held = 0;        // int8: as many of the missing blocks keep their planes for us
   std::uint64_t ready_bytes = 0;
   scheduler::FlowHandle flow;
   std::uint32_t span_count = 0, span_at = 0;   // what is (still) to be sent, in order

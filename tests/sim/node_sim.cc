@@ -392,6 +392,7 @@ class Run {
       require(one->tickets.empty(), one->name + ": a ticket never ended");
     }
     require(world_.idle(), "a transfer never ended");
+    pass(3 * kSecondNs);  // until directories have heard again from everybody
     settle();
     for (auto& one : people_) release(*one);
     for (auto& from : people_) {

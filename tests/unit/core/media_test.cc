@@ -95,6 +95,24 @@ TEST_CASE("core / medium int8 / values arrive within the quantiser's error, and 
   pair.finish();
 }
 
+TEST_CASE("core / medium int8 / planes made for sending give way when the sender's node needs the room") {
+  NodeOptions options = World::small_options(1, 1);
+  options.store.receive_arena_bytes = 256U << 10;
+  Pair pair(options);
+  for (int i = 0; i < 6; ++i) {  // planes of all six would take more than there is
+    const std::string context = "doc" + std::to_string(i);
+    REQUIRE(pair.sender->commit(context, 50 + static_cast<std::uint64_t>(i), 200).ok());
+    CHECK(pair.send(context, {.medium = Medium::int8}).status == Status{});
+    CHECK(pair.b->node->release(pair.receiver->handle, pair.delivered().delivery, 0).ok());
+  }
+  REQUIRE(pair.receiver->commit("back", 99, 300).ok());
+  const TicketId ticket = pair.receiver->send("back", {"sender"}, {.medium = Medium::full});
+  AgentEvent back;
+  REQUIRE(pair.world.run_until([&] { return pair.receiver->take(AgentEventKind::sent, back, ticket); }));
+  CHECK(back.status == Status{});
+  pair.finish();
+}
+
 TEST_CASE("core / medium int8 / a block with NaN goes by another medium") {
   Pair pair;
   REQUIRE(pair.sender->commit("doc", 8, 64, 80).ok());
