@@ -67,6 +67,13 @@ Process::~Process() {
 
 void Process::signal(int number) const { ::kill(pid_, number); }
 
+void Process::stop() const {
+  signal(SIGSTOP);
+  siginfo_t info{};
+  while (::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+}
+
 void Process::read_some(int timeout_ms) {
   pollfd fd{.fd = out_, .events = POLLIN, .revents = 0};
   if (::poll(&fd, 1, timeout_ms) <= 0) return;

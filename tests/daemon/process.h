@@ -33,6 +33,8 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number) const;
+  // SIGSTOP, and waits until no thread of it runs any more (a signal alone is only on its way).
+  void stop() const;
   // The exit code, or 128 + signal; -1 when it still runs after `timeout_ms`.
   [[nodiscard]] int wait(int timeout_ms);
   // True when the output so far holds `text`; waits for it up to `timeout_ms`.

@@ -252,7 +252,7 @@ TEST_CASE("two nodes / a peer killed mid-transfer ends the ticket once, and its 
     SendOptions options;
     options.medium = Medium::full;
     options.deadline = seconds(8);
-    pair.b().signal(SIGSTOP);   // the bytes in flight stay in flight
+    pair.b().stop();   // the bytes in flight stay in flight
     auto ticket = planner.send(big, {"coder"}, options);
     REQUIRE(ticket.ok());
     if (!stop) pair.b().signal(SIGKILL);
@@ -284,7 +284,7 @@ TEST_CASE("two nodes / the sender's daemon is killed: its agent is told, the oth
   REQUIRE(send(planner, doc.commit(100), "coder", Medium::full).status.ok());
   REQUIRE(coder.receive(kSoon).ok());
   const Context big = doc.commit(4000);
-  pair.b().signal(SIGSTOP);
+  pair.b().stop();
   auto ticket = planner.send(big, {"coder"});
   REQUIRE(ticket.ok());
   pair.a().signal(SIGKILL);

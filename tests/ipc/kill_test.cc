@@ -143,7 +143,7 @@ TEST_CASE("ipc / a client that is stopped keeps what it has, and works on when i
   Process victim({KVRAIL_VICTIM_PATH, rig.socket(), "victim", "asking", "witness", ready});
   drive(rig, [&] { return ::access(ready.c_str(), F_OK) == 0; });
   for (int i = 0; i < 5; ++i) {
-    victim.signal(SIGSTOP);
+    victim.stop();
     const std::uint64_t before = witness->rounds();
     drive(rig, [&] { return witness->rounds() >= before + 20; });
     CHECK(rig.server().agents() == 2);
