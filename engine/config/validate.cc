@@ -1,4 +1,6 @@
 // Relations between settings: what each key alone cannot say.
+#include <algorithm>
+#include <charconv>
 #include <set>
 #include <utility>
 
@@ -15,11 +17,42 @@ bool is_loopback(std::string_view address) {
   return address.starts_with("127.") || address.starts_with("[::1]:") || address.starts_with("localhost:");
 }
 
+bool is_port(std::string_view text, std::uint32_t least) {
+  std::uint32_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc{} && end == text.data() + text.size() && port >= least && port <= 65'535;
+}
+
+// The form alone: whether there is such a host is found out when it is needed.
+Result<void> validate_address(const char* key, const std::string& text, bool listens) {
+  const auto wrong = [&](const char* why) { return refused(std::string(key) + ": \"" + text + "\" " + why); };
+  const std::size_t colon = text.rfind(':');
+  const std::string_view host = std::string_view(text).substr(0, colon == std::string::npos ? 0 : colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (!bracketed && std::count(text.begin(), text.end(), ':') > 1) {
+    return wrong("looks like an IPv6 address, which needs brackets around it, [v6]:port");
+  }
+  // The system would take a host of digits only for an IPv4 address.
+  const bool digits = host.find_first_not_of("0123456789") == std::string_view::npos;
+  if (host.empty() || digits || (host.front() == '[' && !bracketed) || colon + 1 == text.size()) {
+    return wrong("needs the form host:port or [v6]:port");
+  }
+  if (!is_port(std::string_view(text).substr(colon + 1), listens ? 0 : 1)) {
+    return wrong("needs a port from 1 to 65535");
+  }
+  if (!listens && (host == "0.0.0.0" || host == "[::]")) {
+    return wrong("is where nobody can be reached; give the address that the peer listens at");
+  }
+  return {};
+}
+
 Result<void> validate_security(const Config& config) {
   if (config.insecure && !config.psk_file.empty()) {
     return refused("tcp.insecure: contradicts tcp.psk_file; keep one of them");
   }
-  if (config.tcp_listen.empty() || is_loopback(config.tcp_listen)) return {};
+  if (config.tcp_listen.empty()) return {};
+  if (auto good = validate_address("tcp.listen", config.tcp_listen, true); !good.ok()) return good;
+  if (is_loopback(config.tcp_listen)) return {};
   if (config.psk_file.empty() && !config.insecure) {
     return refused("tcp.listen: \"" + config.tcp_listen +
                    "\" can be reached from other machines; set tcp.psk_file to a file of at least 16 random bytes "
@@ -44,6 +77,9 @@ Result<void> validate_names(const Config& config) {
       return refused("peer.transport: \"" + peer.transport + "\" is not one of tcp, shm");
     }
     if (peer.address.empty()) return refused("peer.address: missing; give \"host:port\" or, for shm, a path");
+    if (peer.transport == "tcp") {
+      if (auto good = validate_address("peer.address", peer.address, false); !good.ok()) return good;
+    }
     if (!addresses.insert(peer.transport + " " + peer.address).second) {
       return refused("peer.address: \"" + peer.address + "\" stands twice");
     }

@@ -104,6 +104,29 @@ TEST_CASE("config / listening beyond loopback needs a key or a word that says so
   CHECK(says("[tcp]\ninsecure = true\npsk_file = \"/k\"\n", "contradicts"));
 }
 
+TEST_CASE("config / addresses have one form, host:port or [v6]:port, and lead somewhere") {
+  const auto peer = [](const std::string& address) { return "[[peer]]\naddress = \"" + address + "\"\n"; };
+  for (const char* good : {"127.0.0.1:7400", "[::1]:7400", "[2605:340::1]:65535", "node-2.example:1", "localhost:7400"}) {
+    CAPTURE(std::string(good));
+    CHECK(refusal(peer(good)) == "accepted");
+  }
+  CHECK(says(peer("2605:340::1"), "needs brackets around it"));
+  CHECK(says(peer("2605:340"), "needs the form host:port"));
+  CHECK(says(peer("[::1]"), "needs the form host:port"));
+  CHECK(says(peer("[::1:7400"), "needs brackets around it"));
+  CHECK(says(peer("host:"), "needs the form host:port"));
+  CHECK(says(peer("host"), "needs the form host:port"));
+  CHECK(says(peer(":7400"), "needs the form host:port"));
+  CHECK(says(peer("host:0"), "a port from 1 to 65535"));
+  CHECK(says(peer("host:65536"), "a port from 1 to 65535"));
+  CHECK(says(peer("host:-1"), "a port from 1 to 65535"));
+  CHECK(says(peer("host:7400x"), "a port from 1 to 65535"));
+  CHECK(says(peer("0.0.0.0:7400"), "where nobody can be reached"));
+  CHECK(says(peer("[::]:7400"), "where nobody can be reached"));
+  CHECK(says("[tcp]\nlisten = \"127.0.0.1\"\n", "needs the form host:port"));
+  CHECK(refusal("[tcp]\nlisten = \"127.0.0.1:0\"\n") == "accepted");   // the kernel chooses one
+}
+
 TEST_CASE("config / a file that is none is refused") {
   CHECK(load_config("/nonexistent.toml").error().message.find("No such file") != std::string::npos);
   CHECK(load_config("/tmp").error().message.find("not a regular file") != std::string::npos);
