@@ -2,12 +2,10 @@
 #include <numa.h>
 #include <numaif.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -28,17 +26,6 @@ constexpr std::uint64_t kHugePageBytes = 2ULL << 20;
 
 std::uint64_t page_bytes() {
   return static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
-std::string size_text(std::uint64_t bytes) {
-  char text[32];
-  if (bytes >= 10 * (1ULL << 20)) {
-    std::snprintf(text, sizeof(text), "%llu MiB", static_cast<unsigned long long>(bytes >> 20));
-  } else {
-    std::snprintf(text, sizeof(text), "%llu KiB",
-                  static_cast<unsigned long long>((bytes + 1023) >> 10));
-  }
-  return text;
 }
 
 Error system_error(Code code, const std::string& what, int error_number) {
@@ -99,18 +86,6 @@ bool shmem_huge_pages_allowed() {
   return line.find("[advise]") != std::string::npos || line.find("[always]") != std::string::npos ||
          line.find("[within_size]") != std::string::npos ||
          line.find("[force]") != std::string::npos;
-}
-
-Error lock_refused(const ArenaOptions& options, std::uint64_t bytes, int error_number) {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  const std::string current =
-      limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : size_text(limit.rlim_cur);
-  return Error{
-      {Code::limit, Scope::engine, error_number},
-      "cannot lock arena '" + options.name + "' in memory: it needs " + size_text(bytes) +
-          " of locked memory and RLIMIT_MEMLOCK is " + current +
-          "; raise it (ulimit -l, LimitMEMLOCK= of the service) or switch memory locking off"};
 }
 
 }  // namespace
@@ -202,7 +177,7 @@ Result<void> Arena::finish(const ArenaOptions& options) {
     return system_error(Code::io_error, "fchmod of arena '" + options.name + "'", errno);
   }
   if (options.lock && ::mlock(base_, bytes_) != 0) {
-    return lock_refused(options, bytes_, errno);
+    return lock_refused("arena '" + options.name + "'", bytes_, errno);
   }
   if (options.sole_writer && ::fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
     return system_error(

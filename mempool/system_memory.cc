@@ -1,7 +1,13 @@
 #include "mempool/system_memory.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -104,6 +110,61 @@ std::optional<MemoryRoom> memory_room(const std::string& proc, const std::string
 
 std::optional<MemoryRoom> memory_room() {
   return memory_room("/proc", "/sys/fs/cgroup");
+}
+
+std::string size_text(std::uint64_t bytes) {
+  char text[32];
+  if (bytes >= 10 * (1ULL << 20)) {
+    std::snprintf(text, sizeof(text), "%llu MiB", static_cast<unsigned long long>(bytes >> 20));
+  } else {
+    std::snprintf(text, sizeof(text), "%llu KiB",
+                  static_cast<unsigned long long>((bytes + 1023) >> 10));
+  }
+  return text;
+}
+
+Error lock_refused(const std::string& what, std::uint64_t bytes, int error_number) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  const std::string current =
+      limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : size_text(limit.rlim_cur);
+  return Error{
+      {Code::limit, Scope::engine, error_number},
+      "cannot lock " + what + " in memory: it needs " + size_text(bytes) +
+          " of locked memory and RLIMIT_MEMLOCK is " + current +
+          "; raise it (ulimit -l, LimitMEMLOCK= of the service) or switch memory locking off"};
+}
+
+Result<void> probe_lock(std::uint64_t bytes) {
+  void* range = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) {
+    return Error{{Code::out_of_memory, Scope::engine, errno},
+                 "no address space for " + size_text(bytes) + "; lower the arena sizes"};
+  }
+  const int rc = ::mlock2(range, bytes, MLOCK_ONFAULT);
+  const int error_number = errno;
+  ::munmap(range, bytes);
+  return rc == 0 ? Result<void>() : Result<void>(lock_refused("room for one agent", bytes, error_number));
+}
+
+bool probe_hugetlb(std::uint64_t bytes) {
+  const int fd = ::memfd_create("kvrail-probe", MFD_CLOEXEC | MFD_HUGETLB);
+  if (fd < 0) {
+    return false;
+  }
+  constexpr std::uint64_t kHugePageBytes = 2ULL << 20;
+  const std::uint64_t rounded = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  // Mapping reserves the pages, so it fails where there are too few.
+  void* range = ::ftruncate(fd, static_cast<off_t>(rounded)) != 0
+                    ? MAP_FAILED
+                    : ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ::close(fd);
+  if (range == MAP_FAILED) {
+    return false;
+  }
+  ::munmap(range, rounded);
+  return true;
 }
 
 }  // namespace kvrail::mempool

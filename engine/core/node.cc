@@ -83,6 +83,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       work_(entity_count()),
       event_agents_(options.store.max_agents) {
   dials_.reserve(options.limits.max_dials);
+  dial_states_ = std::make_unique<DialState[]>(options.limits.max_dials);
   for (std::uint32_t i = 0; i < event_nodes_.size(); ++i) {
     event_nodes_[i].next = i + 1 < event_nodes_.size() ? i + 1 : kNoIndex;
   }
@@ -161,6 +162,7 @@ std::uint32_t Node::add_transport(transport::Transport& transport) { return core
 Result<void> Node::connect(std::string_view address, std::uint32_t transport_index) {
   return core_->connect(address, transport_index);
 }
+Status Node::dial_state(std::uint32_t dial) const noexcept { return core_->dial_state(dial); }
 Result<AttachMemory> Node::prepare_attach(const StoreOptions& options, const AgentInfo& info, bool with_tenant) {
   return Core::prepare(options, info, with_tenant);
 }

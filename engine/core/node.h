@@ -90,6 +90,9 @@ class Node final : public AgentCommands {
   std::uint32_t add_transport(transport::Transport& transport);
   // Conductor. Dials until a lane is up, and again whenever it is lost.
   [[nodiscard]] Result<void> connect(std::string_view address, std::uint32_t transport_index);
+  // Any thread. How the dial stands that connect() began as number `dial`: why the last try failed; ok
+  // with detail 1 when there is a lane, with 0 before the first try has ended.
+  [[nodiscard]] Status dial_state(std::uint32_t dial) const noexcept;
 
   // Maps the memory that an agent needs, on any thread; attach() on the worker adopts it at once.
   // Without the tenant's arena it is enough for a tenant that has agents here already.

@@ -14,6 +14,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -80,9 +81,11 @@ class Node::Core {
   // peers.cc
   std::uint32_t add_transport(transport::Transport& transport);
   Result<void> connect(std::string_view address, std::uint32_t transport);
+  [[nodiscard]] Status dial_state(std::uint32_t dial) const noexcept { return dial_states_[dial].load(std::memory_order_relaxed); }
   void run_dial(std::uint32_t dial) noexcept;
   void on_lane_up(std::uint32_t transport, const Event& event) noexcept;
   void on_lane_down(std::uint32_t transport, const Event& event) noexcept;
+  void tell_dial(std::uint32_t dial, Status state) noexcept { dial_states_[dial].store(state, std::memory_order_relaxed); }
   void dial_failed(std::uint32_t dial) noexcept;
   [[nodiscard]] std::uint32_t find_lane(std::uint32_t transport, LaneId id) const noexcept;
   [[nodiscard]] std::uint32_t find_peer(NodeId id) const noexcept;
@@ -384,6 +387,7 @@ class Node::Core {
   SlotTable<Lane> lanes_;
   FlatMap<TransferKey, std::uint32_t, TransferKeyHash> lane_ids_;  // (transport, lane id)
   std::vector<Dial> dials_;
+  std::unique_ptr<DialState[]> dial_states_;      // by dial
   SlotTable<Outgoing> outs_;
   FlatMap<TransferId, std::uint32_t, WordHash> out_ids_;
   FlatMap<TransferKey, std::uint32_t, TransferKeyHash> leaders_;   // (peer, version) -> its first transfer

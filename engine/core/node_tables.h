@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -84,6 +85,12 @@ struct Dial {
   bool opening = false;
   TimeNs backoff_ns = 0;
 };
+
+// How a dial stands, for the Conductor to read at any time: why the last try failed, or kDialUp, or ok with
+// detail 0 before the first try. Relaxed: nothing else is published by it.
+using DialState = std::atomic<Status>;
+static_assert(DialState::is_always_lock_free);
+inline constexpr Status kDialUp{Code::ok, Scope::transfer, 1};
 
 struct Chunk {
   OutHandle out;

@@ -51,12 +51,17 @@ void Node::Core::run_dial(std::uint32_t index) noexcept {
   if (peer != kNoIndex) {
     for (std::uint64_t mask = peer_at(peer).lanes; mask != 0; mask &= mask - 1) {
       const Lane* lane = lane_at(static_cast<std::uint32_t>(std::countr_zero(mask)));
-      if (lane->transport == dial.transport) return;  // there is a lane: nothing to dial for
+      if (lane->transport != dial.transport) continue;
+      tell_dial(index, kDialUp);
+      return;  // there is a lane: nothing to dial for
     }
   }
   const AllowAllocScope allow;  // once per attempt
   auto opened = transports_[dial.transport]->open_lane(dial.address, index + 1);
-  if (!opened.ok()) return dial_failed(index);
+  if (!opened.ok()) {
+    tell_dial(index, opened.status());
+    return dial_failed(index);
+  }
   dial.lane = opened.value();
   dial.opening = true;
 }
@@ -156,6 +161,7 @@ void Node::Core::on_lane_up(std::uint32_t transport, const Event& event) noexcep
     dials_[dial].opening = false;
     dials_[dial].peer = event.peer;
     dials_[dial].backoff_ns = options_.first_dial_ns;
+    tell_dial(dial, kDialUp);
   }
   if (first) {
     p.connected_ns = now_;
@@ -201,7 +207,11 @@ void Node::Core::close_lane(std::uint32_t index) noexcept {
 void Node::Core::on_lane_down(std::uint32_t transport, const Event& event) noexcept {
   const std::uint32_t index = find_lane(transport, event.lane);
   if (index == kNoIndex) {
-    if (event.cookie != 0 && event.cookie <= dials_.size()) dial_failed(static_cast<std::uint32_t>(event.cookie - 1));
+    if (event.cookie != 0 && event.cookie <= dials_.size()) {
+      const auto dial = static_cast<std::uint32_t>(event.cookie - 1);
+      tell_dial(dial, event.status);
+      dial_failed(dial);
+    }
     return;
   }
   const Lane lane = *lane_at(index);
@@ -225,7 +235,9 @@ void Node::Core::on_lane_down(std::uint32_t transport, const Event& event) noexc
   lane_ids_.erase({transport, event.lane.packed()});
   lanes_.erase(lanes_.handle_at(index));
   for (std::uint32_t d = 0; d < dials_.size(); ++d) {
-    if (dials_[d].peer == peer.id && dials_[d].transport == transport && !dials_[d].opening) dial_failed(d);
+    if (dials_[d].peer != peer.id || dials_[d].transport != transport || dials_[d].opening) continue;
+    if (peer.lanes == 0) tell_dial(d, {Code::lane_lost, Scope::lane});
+    dial_failed(d);
   }
   timers_.set(entity(Kind::peer, lane.peer), now_);
   if (peer.lanes != 0) announce_all(lane.peer);  // what was announced on the lost lane may be lost

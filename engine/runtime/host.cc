@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
-
 
 namespace kvrail::engine {
 namespace {
 
 constexpr TimeNs kResolveAgainNs = 2 * kSecondNs;
+constexpr TimeNs kPeersLookNs = 500 * kMillisecondNs;   // at most two lines a second for each peer
 constexpr TimeNs kStallNs = 5 * kSecondNs;
 constexpr TimeNs kDrainLookNs = 5 * kMillisecondNs;
 constexpr TimeNs kOwnCoreSpinNs = 20 * kMicrosecondNs;
@@ -24,6 +25,29 @@ std::uint64_t random_id() {
     value &= INT64_MAX;  // ids are shown and configured as positive numbers
   }
   return value;
+}
+
+// A state of Node::dial_state() for the log: what is wrong, and what to do.
+std::string dial_text(Status state) {
+  const std::string reason = state.detail > 0 ? std::string(": ") + std::strerror(state.detail) : std::string();
+  switch (state.code) {
+    case Code::ok:
+      return "connected";
+    case Code::unreachable:
+      return "cannot be reached" + reason + "; check the address and that the peer runs; tried again";
+    case Code::timed_out:
+      return "does not answer; check the address and that a kvrail node listens there; tried again";
+    case Code::authentication_failed:
+      return "the handshake failed; give both nodes the same tcp.psk_file; tried again";
+    case Code::version_mismatch:
+      return "speaks no protocol version that this node knows; update the older one; tried again";
+    case Code::protocol_error:
+      return "what listens there is no kvrail node; check the address; tried again";
+    case Code::lane_lost:
+      return "the connection is lost; dialled again";
+    default:
+      return std::string(name(state.code)) + "; tried again";
+  }
 }
 
 WorkerOptions worker_options(const Config& config, const char* name, int core) {
@@ -72,7 +96,8 @@ Result<void> Host::build() {
   auto page = mempool::Arena::create({.bytes = sizeof(StatusPage), .name = "kvrail-status"});
   if (!page.ok()) return std::move(page).error();
   status_page_ = std::move(page).value();
-  for (const auto step : {&Host::build_key, &Host::build_tcp, &Host::build_shm, &Host::build_node, &Host::build_sessions}) {
+  for (const auto step : {&Host::check_memory, &Host::build_key, &Host::build_tcp, &Host::build_shm, &Host::build_node,
+                          &Host::build_sessions}) {
     if (auto done = (this->*step)(); !done.ok()) return done;
   }
   for (const PeerConfig& peer : config_.peers) {
@@ -221,6 +246,7 @@ void Host::step(TimeNs longest_ns, int wake_fd) {
   now_ns = clock_.now_ns();
   if (!pending_peers_.empty() && now_ns >= resolve_again_ns_) resolve_peers();
   watch(now_ns);
+  watch_peers(now_ns);
   if (!draining_ || drained_ || now_ns < drain_look_ns_) return;
   drain_look_ns_ = now_ns + kDrainLookNs;
   bool idle = false;
@@ -243,12 +269,12 @@ void Host::resolve_peers() {
   resolve_again_ns_ = clock_.now_ns() + kResolveAgainNs;
   std::erase_if(pending_peers_, [this](PendingPeer& peer) {
     if (peer.shm) {
-      connect("shm:" + peer.address, shm_index_);
+      connect(peer, "shm:" + peer.address);
       return true;
     }
     auto address = resolve_address(peer.address);
     if (address.ok()) {
-      connect(address.value(), tcp_index_);
+      connect(peer, address.value());
       return true;
     }
     if (!peer.told) log_(LogLevel::warning, "peer " + address.error().message + "; tried again every 2 s");
@@ -257,12 +283,26 @@ void Host::resolve_peers() {
   });
 }
 
-void Host::connect(const std::string& address, std::uint32_t transport) {
+void Host::connect(const PendingPeer& peer, const std::string& address) {
   with_node([&](Node& node) {
-    if (auto dialled = node.connect(address, transport); !dialled.ok()) {
-      log_(LogLevel::error, "peer " + address + ": " + dialled.error().message);
+    if (auto dialled = node.connect(address, peer.shm ? shm_index_ : tcp_index_); dialled.ok()) {
+      dialled_peers_.push_back({.address = peer.address, .told = {}});
+    } else {
+      log_(LogLevel::error, "peer " + peer.address + ": " + dialled.error().message);
     }
   });
+}
+
+void Host::watch_peers(TimeNs now_ns) {
+  if (now_ns < peers_look_ns_) return;
+  peers_look_ns_ = now_ns + kPeersLookNs;
+  for (std::uint32_t i = 0; i < dialled_peers_.size(); ++i) {
+    DialledPeer& peer = dialled_peers_[i];
+    const Status state = node_->dial_state(i);
+    if (state.code == peer.told.code && state.detail == peer.told.detail) continue;
+    peer.told = state;
+    log_(state.ok() ? LogLevel::info : LogLevel::warning, "peer " + peer.address + ": " + dial_text(state));
+  }
 }
 
 void Host::watch(TimeNs now_ns) {

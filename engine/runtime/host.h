@@ -70,9 +70,14 @@ class Host {
     bool shm = false;
     bool told = false;             // that the name does not resolve; said once
   };
+  struct DialledPeer {             // in the order of Node::connect()
+    std::string address;           // as the config has it
+    Status told;                   // the last state that the log was told
+  };
 
   Host(const Config& config, Clock& clock, LogSink log);
   [[nodiscard]] Result<void> build();
+  [[nodiscard]] Result<void> check_memory();   // preflight.cc
   [[nodiscard]] Result<void> build_key();
   [[nodiscard]] Result<void> build_tcp();
   [[nodiscard]] Result<void> build_shm();
@@ -81,7 +86,9 @@ class Host {
   [[nodiscard]] NodeOptions node_options() const;
   // Dials the peers whose names resolve by now; the others are tried again by step().
   void resolve_peers();
-  void connect(const std::string& address, std::uint32_t transport);
+  void connect(const PendingPeer& peer, const std::string& address);
+  // Tells the log when a peer comes, is lost or cannot be reached for another reason than before.
+  void watch_peers(TimeNs now_ns);
   void watch(TimeNs now_ns);
 
   Config config_;
@@ -102,9 +109,11 @@ class Host {
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<ipc::AttachServer> attach_server_;
   std::vector<PendingPeer> pending_peers_;
+  std::vector<DialledPeer> dialled_peers_;
   std::uint32_t tcp_index_ = 0;
   std::uint32_t shm_index_ = 0;
   TimeNs resolve_again_ns_ = 0;
+  TimeNs peers_look_ns_ = 0;
   TimeNs drain_until_ns_ = 0;
   TimeNs drain_look_ns_ = 0;
   bool started_ = false;
