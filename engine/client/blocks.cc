@@ -129,6 +129,12 @@ Result<Blocks> State::allocate(std::uint64_t count, TimeNs deadline_ns) {
   record.command = ipc::Command::allocate;
   record.count = *narrow;
   Result<ipc::CompletionRecord> reply = call(record, {}, deadline_ns, "cannot allocate blocks");
+  if (!reply.ok() && reply.status().scope != Scope::engine) {
+    const std::uint64_t all = session->attachment().arena.bytes / session->layout().block_bytes();
+    return Error{reply.status(), "cannot allocate " + std::to_string(count) + " blocks (" + name(reply.status().code) +
+                                     "): the agent's arena has " + std::to_string(all) +
+                                     "; free some, or attach with more arena_bytes"};
+  }
   if (!reply.ok()) return std::move(reply).error();
   return blocks_of(reply->arena, reply->count, reply->offset, deadline_ns);
 }

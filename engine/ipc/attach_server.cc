@@ -152,8 +152,13 @@ void AttachServer::evict_oldest() {
     if (connection->half_open() && (oldest == nullptr || id < oldest->id)) oldest = connection.get();
   }
   if (oldest == nullptr) return;
+  // Who has spoken is heard, however many came after it in the same moment.
+  const std::uint64_t id = oldest->id;
+  read(*oldest);
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || !found->second->half_open()) return;
   ++counters_.evicted;
-  close(*oldest);
+  close(*found->second);
 }
 
 void AttachServer::on_event(std::uint64_t key) {

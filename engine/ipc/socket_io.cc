@@ -1,6 +1,8 @@
 #include "engine/ipc/socket_io.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -38,6 +40,19 @@ bool is_stale_socket(const std::string& path, const sockaddr_un& address) noexce
   const UniqueFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   return probe && ::connect(probe.get(), generic(address), sizeof(address)) != 0 &&
          errno == ECONNREFUSED;
+}
+
+// Held while a stale socket is replaced: of two engines that start at once, the second must not take the
+// first one's new socket, bound and not yet listening, for a stale one. It takes microseconds; whoever
+// holds the folder for a second has other reasons, and is not waited for.
+UniqueFd lock_folder_of(const std::string& path) noexcept {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (int tries = 0; fd && tries < 100 && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
+    static_cast<void>(::poll(nullptr, 0, 10));
+  }
+  return fd;
 }
 
 }  // namespace
@@ -126,6 +141,7 @@ Result<UniqueFd> listen_at(const std::string& path, unsigned mode, int backlog) 
   if (!address.ok()) return address.error();
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return path_error(Code::io_error, errno, "cannot make a Unix socket");
+  const UniqueFd lock = lock_folder_of(path);
   if (is_stale_socket(path, *address)) ::unlink(path.c_str());
   // Before bind() there is no file, after it nobody can connect until listen(): so the mode is right
   // at the first moment that it matters.
@@ -136,7 +152,8 @@ Result<UniqueFd> listen_at(const std::string& path, unsigned mode, int backlog) 
                         "socket " + path + " is in use: stop the engine that listens there, or set another path");
     }
     return path_error(error == EACCES ? Code::permission_denied : Code::io_error, error,
-                      "cannot bind the socket " + path + ": " + std::strerror(error));
+                      "cannot bind the socket " + path + ": " + std::strerror(error) +
+                          (error == ENOENT ? "; make its folder, or set another path" : ""));
   }
   if (::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), backlog) != 0) {
     const int error = errno;

@@ -34,7 +34,10 @@ Error listen_error(const std::string& path, int error) {
                     : error == EACCES || error == EPERM ? Code::permission_denied
                                                         : Code::io_error;
   return Error{Status{code, Scope::device, error},
-               "shm socket " + path + ": " + std::strerror(error)};
+               "shm socket " + path + ": " + std::strerror(error) +
+                   (error == EADDRINUSE ? "; stop the engine that listens there, or set another path"
+                    : error == ENOENT   ? "; make its folder, or set another path"
+                                        : "")};
 }
 
 }  // namespace
