@@ -3,15 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
-#include <cstring>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "kvrail/agent.h"
-#include "kvrail/base/prng.h"
-#include "tests/daemon/process.h"
+#include "tests/daemon/two_nodes.h"
 
 namespace kvrail::test {
 namespace {
@@ -19,164 +15,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr int kSoonMs = 20'000;   // only bounds a hang
-constexpr seconds kSoon{20};
-
-Layout layout() {
-  Layout l;
-  l.layers = 2;
-  l.kv_heads = 2;
-  l.head_dim = 64;
-  l.block_tokens = 16;
-  return l;
-}
-
-struct Link {
-  const char* name;
-  bool shm;
-  const char* extra;   // further configuration of both nodes
-};
-constexpr Link kLinks[] = {
-    {"tcp, shared worker", false, ""},
-    {"tcp, dedicated lane worker", false, "[runtime]\nmode = \"dedicated\"\n"},
-    {"tcp over epoll", false, "[tcp2]\n"},
-    {"shm", true, ""},
-};
-
-// Two daemons, B dialling A.
-class Pair {
- public:
-  explicit Pair(const Link& link) : link_(link), port_(free_port()) {
-    start_a();
-    start_b();
-  }
-  void start_a() { a_ = start("a", 1, true); }
-  void start_b() { b_ = start("b", 2, false); }
-  [[nodiscard]] Process& a() { return *a_; }
-  [[nodiscard]] Process& b() { return *b_; }
-  [[nodiscard]] Agent attach(const std::string& node, const std::string& name) const {
-    AttachOptions options;
-    options.socket_path = dir_.path(node + ".sock");
-    options.name = name;
-    options.tenant = "test";
-    options.layout = layout();
-    options.tokenizer = {1, 2};
-    auto agent = Agent::attach(options);
-    REQUIRE_MESSAGE(agent.ok(), (agent.ok() ? "" : agent.error().message));
-    return std::move(agent).value();
-  }
-
- private:
-  std::unique_ptr<Process> start(const std::string& node, int id, bool listens) {
-    const bool epoll = std::string_view(link_.extra) == "[tcp2]\n";
-    std::string text = "[node]\nid = " + std::to_string(id) + "\n[attach]\nsocket = \"" + dir_.path(node + ".sock") +
-                       "\"\n[memory]\ntables = \"64 MiB\"\nreceive_arena = \"64 MiB\"\nagent_arena = \"16 MiB\"\n";
-    if (!epoll) text += link_.extra;
-    const std::string address = link_.shm ? dir_.path("lane") : "127.0.0.1:" + std::to_string(port_);
-    const std::string table = link_.shm ? "[shm]\n" : std::string("[tcp]\n") + (epoll ? "force_epoll = true\n" : "");
-    text += table + (listens ? "listen = \"" + address + "\"\n" : "");
-    if (!listens) {
-      text += "[[peer]]\naddress = \"" + address + "\"\ntransport = \"" + (link_.shm ? "shm" : "tcp") + "\"\n";
-    }
-    auto process = std::make_unique<Process>(
-        std::vector<std::string>{kvraild_path(), "--config", dir_.write(node + ".toml", text)});
-    INFO(process->output());
-    REQUIRE(process->says("takes agents at", kSoonMs));
-    return process;
-  }
-
-  TempDir dir_;
-  Link link_;
-  int port_;
-  std::unique_ptr<Process> a_;
-  std::unique_ptr<Process> b_;
-};
-
-std::vector<TokenId> tokens_of(std::uint64_t seed, std::size_t count) {
-  Prng prng(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(prng.uniform(32'000));
-  return tokens;
-}
-
-// The value that the tests write at one place of a row: bf16 between 1 and 2, from the position alone,
-// so that a receiver can check any block without the sender.
-std::uint16_t value_at(std::uint64_t seed, std::uint32_t position, std::uint32_t half, std::size_t i) {
-  const std::uint64_t mixed = (seed * 1'000'003 + position) * 31 + half * 7 + i;
-  return static_cast<std::uint16_t>(0x3f80U | (mixed * 0x9E3779B97F4A7C15ULL >> 57));
-}
-
-void fill(Blocks& blocks, std::uint64_t seed, std::uint32_t from, std::uint32_t to) {
-  const Layout l = layout();
-  for (std::uint32_t position = from; position < to; ++position) {
-    for (std::uint32_t half = 0; half < l.layers * 2; ++half) {
-      const auto row = blocks.row(position / l.block_tokens, half / 2, half % 2, position % l.block_tokens);
-      for (std::size_t i = 0; i < row.size() / 2; ++i) {
-        const std::uint16_t value = value_at(seed, position, half, i);
-        std::memcpy(row.data() + i * 2, &value, 2);
-      }
-    }
-  }
-}
-
-// Bytes that differ from what fill() wrote, over all valid rows of the delivery.
-std::size_t differences(const Delivery& delivery, std::uint64_t seed) {
-  const Layout l = layout();
-  std::size_t wrong = 0;
-  for (const BlockView block : delivery.blocks()) {
-    for (std::uint32_t token = 0; token < block.tokens; ++token) {
-      for (std::uint32_t half = 0; half < l.layers * 2; ++half) {
-        const std::byte* row = block.data.data() + l.row_offset(half / 2, half % 2, token);
-        for (std::size_t i = 0; i < l.row_bytes() / 2; ++i) {
-          const std::uint16_t value = value_at(seed, block.position + token, half, i);
-          wrong += std::memcmp(row + i * 2, &value, 2) != 0;
-        }
-      }
-    }
-  }
-  return wrong;
-}
-
-struct Growing {
-  explicit Growing(Agent& owner, std::uint64_t s, std::uint32_t capacity_tokens)
-      : agent(owner), seed(s), all(tokens_of(s, capacity_tokens)) {
-    auto allocated = agent.allocate(layout(), capacity_tokens / layout().block_tokens + 1);
-    REQUIRE_MESSAGE(allocated.ok(), (allocated.ok() ? "" : allocated.error().message));
-    blocks.emplace(std::move(allocated).value());
-  }
-  Context commit(std::uint32_t count) {
-    fill(*blocks, seed, length, count);
-    length = count;
-    auto context = agent.commit("doc-" + std::to_string(seed), std::span(all).first(count), *blocks);
-    REQUIRE_MESSAGE(context.ok(), (context.ok() ? "" : context.error().message));
-    return context.value();
-  }
-  Agent& agent;
-  std::uint64_t seed;
-  std::vector<TokenId> all;
-  std::optional<Blocks> blocks;
-  std::uint32_t length = 0;
-};
-
-Outcome send(Agent& from, const Context& context, std::string_view to, Medium medium) {
-  SendOptions options;
-  options.medium = medium;
-  // The directory of the other node may still be under way right after its daemon came up.
-  for (int attempt = 0;; ++attempt) {
-    auto ticket = from.send(context, {to}, options);
-    REQUIRE_MESSAGE(ticket.ok(), (ticket.ok() ? "" : ticket.error().message));
-    auto outcomes = from.wait(ticket.value(), kSoon);
-    REQUIRE_MESSAGE(outcomes.ok(), (outcomes.ok() ? "" : outcomes.error().message));
-    REQUIRE(outcomes->size() == 1);
-    const Outcome outcome = outcomes->front();
-    if (outcome.status.code != Code::not_found || attempt == 200) return outcome;
-    static_cast<void>(from.receive(milliseconds(25)));
-  }
-}
-
 TEST_CASE("two nodes / every medium arrives right, growth moves only what is new, over every link") {
   for (const Link& link : kLinks) {
-    CAPTURE(link.name);
+    CAPTURE(std::string(link.name));
     Pair pair(link);
     Agent planner = pair.attach("a", "planner");
     Agent coder = pair.attach("b", "coder");

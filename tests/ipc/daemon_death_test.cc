@@ -58,7 +58,7 @@ Timed after_kill(Daemon& daemon, Call call) {
 
 TEST_CASE("daemon death / whoever waits is told within a second, and reattaches to the next daemon") {
   const TempDir dir;
-  const int rounds = is_long() ? 100 : 3;
+  const int rounds = by_mode(3, 3, 1000);
   std::optional<Agent> agent;
   for (int round = 0; round < rounds; ++round) {
     CAPTURE(round);

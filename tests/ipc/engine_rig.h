@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -22,6 +21,7 @@
 #include "kvrail/base/time.h"
 #include "mempool/memory.h"
 #include "tests/daemon/process.h"
+#include "tests/support/mode.h"
 
 namespace kvrail::test {
 
@@ -158,11 +158,6 @@ class EngineRig {
   std::unique_ptr<engine::ipc::Sessions> sessions_;
   std::unique_ptr<engine::ipc::AttachServer> server_;
 };
-
-[[nodiscard]] inline bool is_long() {
-  const char* mode = std::getenv("KVRAIL_TEST_MODE");
-  return mode != nullptr && std::string(mode) == "long";
-}
 
 // Bytes that depend on everything that tells two rows apart.
 inline std::byte pattern(std::uint64_t seed, std::uint64_t index) {

@@ -287,7 +287,8 @@ TEST_CASE("hostile / the shared memory cannot be shrunk, grown, or sealed furthe
 TEST_CASE("hostile / wild ring indices drop the client and nobody else") {
   EngineRig rig;
   Prng prng(3);
-  for (int round = 0; round < 40; ++round) {
+  const int rounds = by_mode(20, 40, 1000);
+  for (int round = 0; round < rounds; ++round) {
     Attached evil(rig);
     const std::uint64_t before = rig.server().counters().dropped[static_cast<std::size_t>(DropReason::ring_corrupt)];
     const std::uint64_t wild = prng.next_u64() | (std::uint64_t{1} << (20 + prng.uniform(40)));
@@ -311,7 +312,8 @@ TEST_CASE("hostile / wild ring indices drop the client and nobody else") {
 
 TEST_CASE("hostile / indices and records that change all the time while the engine reads") {
   EngineRig rig;
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+  const auto clients = by_mode<std::uint64_t>(3, 6, 1000);
+  for (std::uint64_t seed = 1; seed <= clients; ++seed) {
     Attached evil(rig);
     std::atomic<bool> stop{false};
     std::thread attacker([&] {
