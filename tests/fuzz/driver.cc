@@ -1,11 +1,14 @@
-// main() of the fuzz targets where libFuzzer's is not linked: random and mutated inputs for a time,
-// every one replayable.
-//   X_fuzz [--seconds N] [--seed S]      default: 20 seconds (2 in quick mode), seed 1
-//   X_fuzz FILE...                       runs these inputs once
+// main() of the fuzz targets where libFuzzer's is not linked: first the corpus, then random and mutated
+// inputs for a time, every one replayable.
+//   fuzz_X [--corpus DIR] [--seconds N] [--seed S]   default: 20 seconds (2 in quick mode, 600 in long), seed 1
+//   fuzz_X FILE...                                   runs these inputs once
+//   fuzz_X --write-corpus DIR                        writes the inputs that the target begins with
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -13,13 +16,15 @@
 
 #include "kvrail/base/prng.h"
 #include "kvrail/base/time.h"
+#include "tests/fuzz/seeds.h"
+#include "tests/support/mode.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace {
 
 using kvrail::Prng;
-using Input = std::vector<std::uint8_t>;
+using Input = kvrail::test::FuzzInput;
 
 constexpr std::size_t kMostBytes = 4096;
 constexpr std::size_t kCorpus = 256;
@@ -54,21 +59,53 @@ Input mutated(Prng& prng, Input input) {
   return input;
 }
 
+Input read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+  return {bytes.begin(), bytes.end()};
+}
+
 int replay(int count, char** files) {
   for (int i = 0; i < count; ++i) {
-    std::ifstream file(files[i], std::ios::binary);
-    const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+    const Input input = read(files[i]);
+    LLVMFuzzerTestOneInput(input.data(), input.size());
     std::printf("%s: no fault\n", files[i]);
   }
   return 0;
 }
 
+// In the order of names, so that a run is the same everywhere.
+std::vector<Input> replay_corpus(const std::string& folder) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  std::vector<Input> inputs;
+  for (const auto& path : paths) {
+    std::fprintf(stderr, "%s\n", path.c_str());  // the last line of a crash names its input
+    inputs.push_back(read(path));
+    LLVMFuzzerTestOneInput(inputs.back().data(), inputs.back().size());
+  }
+  std::printf("%zu inputs of the corpus, no fault\n", inputs.size());
+  return inputs;
+}
+
+int write_corpus(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  std::size_t count = 0;
+  for (const Input& input : kvrail::test::fuzz_seeds()) {
+    char name[32];
+    std::snprintf(name, sizeof(name), "seed-%03zu.bin", count++);
+    std::ofstream(folder / name, std::ios::binary).write(reinterpret_cast<const char*>(input.data()), static_cast<std::streamsize>(input.size()));
+  }
+  std::printf("%zu inputs\n", count);
+  return count == 0 ? 1 : 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const char* mode = std::getenv("KVRAIL_TEST_MODE");
-  std::int64_t seconds = mode != nullptr && std::strcmp(mode, "quick") == 0 ? 2 : 20;
+  auto seconds = kvrail::test::by_mode<std::int64_t>(2, 20, 600);
+  std::vector<Input> corpus;
   std::uint64_t seed = 1;
   int first_file = argc;
   for (int i = 1; i < argc; ++i) {
@@ -76,6 +113,11 @@ int main(int argc, char** argv) {
       seconds = std::atoll(argv[++i]);
     } else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
       seed = std::strtoull(argv[++i], nullptr, 10);
+    } else if (std::strcmp(argv[i], "--corpus") == 0 && i + 1 < argc) {
+      corpus = replay_corpus(argv[++i]);
+      if (corpus.empty()) return 1;
+    } else if (std::strcmp(argv[i], "--write-corpus") == 0 && i + 1 < argc) {
+      return write_corpus(argv[i + 1]);
     } else {
       first_file = i;
       break;
@@ -83,7 +125,6 @@ int main(int argc, char** argv) {
   }
   if (first_file < argc) return replay(argc - first_file, argv + first_file);
   Prng prng(seed);
-  std::vector<Input> corpus;
   const kvrail::SteadyClock clock;
   const kvrail::TimeNs until_ns = clock.now_ns() + seconds * kvrail::kSecondNs;
   std::uint64_t runs = 0;

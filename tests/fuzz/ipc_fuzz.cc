@@ -14,6 +14,7 @@
 #include "engine/ipc/node_host.h"
 #include "engine/ipc/sessions.h"
 #include "kvrail/base/no_alloc.h"
+#include "tests/fuzz/seeds.h"
 
 namespace {
 
@@ -264,4 +265,73 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   KVRAIL_ASSERT(engine.node->store().counters().deliveries == 0);
   if (++engine.inputs % 64 == 0) engine.node->check();
   return 0;
+}
+
+namespace {
+
+// Steps as LLVMFuzzerTestOneInput reads them, so that a whole life of an agent is one seed.
+class Script {
+ public:
+  Script& bytes(std::initializer_list<std::uint8_t> more) {
+    input_.insert(input_.end(), more);
+    return *this;
+  }
+  // A record that mend() makes sound: its first 24 bytes, a, c, d, medium, then what mend() asks for.
+  Script& submit(std::uint8_t agent, Command command, std::uint32_t count, std::initializer_list<std::uint8_t> asked,
+                 std::uint8_t a = 0, std::uint8_t medium = 0) {
+    SubmitRecord record;
+    record.command = static_cast<Command>(static_cast<std::uint16_t>(command) - 1);
+    record.flags = kFlagAnswer;
+    record.count = count;
+    record.ticket = static_cast<std::uint64_t>(command);
+    bytes({agent, 9});
+    const auto* raw = reinterpret_cast<const std::uint8_t*>(&record);
+    input_.insert(input_.end(), raw, raw + 24);
+    return bytes({a, 0, 0, medium}).bytes(asked);
+  }
+  [[nodiscard]] const kvrail::test::FuzzInput& input() const { return input_; }
+
+ private:
+  kvrail::test::FuzzInput input_;
+};
+
+}  // namespace
+
+std::vector<kvrail::test::FuzzInput> kvrail::test::fuzz_seeds() {
+  // Of `asked`: which name; 1 leaves `a` as it is, 0 takes what the engine said last; then what the command
+  // needs; last whether completions are read.
+  const auto life = [](Script& script, std::uint8_t agent, std::uint8_t medium) {
+    script.submit(agent, Command::begin_task, 0, {0, 1, 1});
+    script.submit(agent, Command::allocate, 3, {0, 1, 1});
+    script.submit(agent, Command::commit, 2, {2, 1, 1, 1, 0, 1, 1, 1, 20, 1});
+    script.submit(agent, Command::send, 1, {2, 1, 4, 0, 1}, 0, medium);
+    script.bytes({agent, 0, agent, 0});
+    script.submit(agent, Command::fetch, 0, {2, 1, 3, 0, 1});
+    script.submit(agent, Command::release, 0, {0, 0, 1});
+    script.submit(agent, Command::summary, 0, {0, 1, 8, 0, 1});
+    script.submit(agent, Command::cancel, 0, {0, 1, 1});
+    script.submit(agent, Command::free_blocks, 1, {0, 1, 1, 2, 1});
+    script.submit(agent, Command::drop_context, 0, {2, 1, 1});
+    script.submit(agent, Command::end_task, 0, {0, 0, 1});
+  };
+  std::vector<FuzzInput> seeds;
+  for (std::uint8_t medium = 0; medium < kMediumCount; ++medium) {
+    Script script;
+    life(script, static_cast<std::uint8_t>(medium % 2), medium);
+    seeds.push_back(script.input());
+  }
+  Script both;
+  life(both, 0, 0);
+  life(both, 1, 0);
+  seeds.push_back(both.input());
+  for (std::uint8_t command = 1; command < kCommandCount; ++command) {
+    Script script;
+    script.submit(0, static_cast<Command>(command), 1, {2, 1, 1, 1, 1, 1, 1, 1});
+    seeds.push_back(script.input());
+  }
+  // Wild indices, scratch and probe, and a record that is none.
+  seeds.push_back(Script().bytes({0, 2, 200, 0, 0, 1, 3, 77, 0, 0}).input());
+  seeds.push_back(Script().bytes({0, 4, 1, 2, 3, 4, 0, 5, 3, 0, 0, 0}).input());
+  seeds.push_back(Script().bytes({0, 7, 255, 255, 255, 255, 1, 1, 1, 1, 0, 0}).input());
+  return seeds;
 }

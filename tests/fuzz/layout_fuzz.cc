@@ -9,6 +9,7 @@
 #include "codec/hash.h"
 #include "codec/planes.h"
 #include "kvrail/base/assert.h"
+#include "tests/fuzz/seeds.h"
 
 using namespace kvrail;
 
@@ -65,4 +66,38 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!codec::can_encode(layout).ok() || layout.block_bytes() > kMostBytes) return 0;
   decode(layout, tokens % layout.block_tokens + 1, data, size);
   return 0;
+}
+
+std::vector<kvrail::test::FuzzInput> kvrail::test::fuzz_seeds() {
+  struct Shape {
+    std::uint32_t layers, heads, dim, tokens, dtype;
+    float rope;
+  };
+  constexpr Shape kShapes[] = {
+      {1, 1, 8, 16, 1, 10'000.0F},  {2, 2, 64, 64, 1, 10'000.0F}, {4, 2, 32, 16, 2, 500'000.0F}, {8, 8, 64, 64, 3, 1e6F},
+      {1, 1, 16, 16, 4, 10'000.0F}, {3, 5, 40, 48, 5, 10'000.0F}, {1, 1, 0, 16, 1, 10'000.0F},   {0, 0, 0, 0, 0, 0.0F},
+      {2, 1, 64, 32, 1, -1.0F},
+  };
+  std::vector<FuzzInput> seeds;
+  for (const Shape& shape : kShapes) {
+    FuzzInput input;
+    const auto put = [&input](std::uint32_t word) {
+      for (int shift = 0; shift < 32; shift += 8) input.push_back(static_cast<std::uint8_t>(word >> shift));
+    };
+    // As field() reads small values: below the bound, in eighths, the rest of eight not 0.
+    for (const std::uint32_t value : {shape.layers, shape.heads, shape.dim, shape.tokens / 16, shape.dtype}) put(value * 8 + 1);
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &shape.rope, sizeof(bits));
+    put(bits);
+    put(shape.tokens / 2);
+    for (std::uint32_t i = 0; i < 64; ++i) input.push_back(static_cast<std::uint8_t>(i * 37 + shape.layers));
+    seeds.push_back(input);
+  }
+  // Absurd values, taken as they are where they are multiples of eight.
+  for (std::uint32_t place = 0; place < 5; ++place) {
+    FuzzInput input = seeds[1];
+    for (std::uint32_t i = 0; i < 4; ++i) input[place * 4 + i] = i == 0 ? 0xf8 : 0xff;
+    seeds.push_back(input);
+  }
+  return seeds;
 }

@@ -10,6 +10,7 @@
 
 #include "kvrail/base/assert.h"
 #include "kvrail/base/byte_order.h"
+#include "tests/fuzz/seeds.h"
 #include "tests/unit/transport/message_samples.h"
 #include "transport/handshake.h"
 #include "transport/wire/codec.h"
@@ -226,4 +227,67 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
   }
   return 0;
+}
+
+namespace {
+
+kvrail::test::FuzzInput input_of(std::uint8_t kind, Bytes bytes) {
+  kvrail::test::FuzzInput input{kind};
+  for (const std::byte byte : bytes) input.push_back(std::to_integer<std::uint8_t>(byte));
+  return input;
+}
+
+// A message, a chunk of two units with their digests, its acknowledgement.
+std::vector<std::byte> lane_stream(Bytes message) {
+  std::vector<std::byte> stream(kMaxMessageBytes);
+  stream.resize(encode_frame(FrameType::message, 1, kSession, 0, message, stream));
+  const std::vector<std::byte> body(300, std::byte{5});
+  FrameHeader chunk;
+  chunk.type = FrameType::chunk;
+  chunk.flags = kFlagDigests;
+  chunk.digest_count = 2;
+  chunk.payload_bytes = static_cast<std::uint32_t>(body.size());
+  chunk.session = kSession;
+  chunk.sequence = 1;
+  chunk.transfer = 9;
+  FrameHeader ack;
+  ack.type = FrameType::ack;
+  ack.session = kSession;
+  ack.sequence = 2;
+  ack.ack_count = 1;
+  std::array<std::byte, kFrameHeaderBytes> raw{};
+  encode_header(chunk, raw);
+  stream.insert(stream.end(), raw.begin(), raw.end());
+  stream.resize(stream.size() + 2 * sizeof(std::uint64_t));
+  stream.insert(stream.end(), body.begin(), body.end());
+  encode_header(ack, raw);
+  stream.insert(stream.end(), raw.begin(), raw.end());
+  return stream;
+}
+
+}  // namespace
+
+std::vector<kvrail::test::FuzzInput> kvrail::test::fuzz_seeds() {
+  std::vector<FuzzInput> seeds;
+  static const Psk key(std::vector<std::byte>(32, std::byte{7}));
+  HandshakeConfig config;
+  config.node = 1;
+  config.incarnation = 1;
+  config.psk = &key;
+  Handshake dialler = Handshake::dial(config, Nonce{}, LaneKind::control, 5);
+  std::array<std::byte, Handshake::kMaxFrameBytes> hello{};
+  const std::size_t size = dialler.next_frame(hello);
+  seeds.push_back(input_of(0, Bytes(hello).first(size)));
+  std::uint8_t index = 0;
+  for_each_sample([&](const char*, const auto& message) {
+    std::vector<std::byte> bytes(kMaxMessageBytes);
+    bytes.resize(encode(message, bytes));
+    seeds.push_back(input_of(2, bytes));
+    if (index % 4 == 0) seeds.push_back(input_of(1, lane_stream(bytes)));
+    // Which sample, whole, and one patch that leaves it as it is.
+    seeds.push_back({3, index++, 0, 0, 0, std::to_integer<std::uint8_t>(bytes[0])});
+  });
+  for (std::uint8_t type = 0; type < 3; ++type) seeds.push_back({4, type, 40, 1, 0, type, 20, 2, 1, 8, 0, 1});
+  for (std::uint8_t keys = 0; keys < 4; ++keys) seeds.push_back({5, keys, 0, 0, 0, 0, 0, 0, 0, 0});
+  return seeds;
 }

@@ -1,6 +1,7 @@
 // Simulation of nodes under chaos. One seed decides the network, the workload and the faults; the same
 // seed does the same again.
 //
+//   node_sim                     runs the seeds from 1 on: 300 in quick mode, 1,000, or 100,000 in long
 //   node_sim --seeds 1..1000     runs them, prints a line per failure and one at the end
 //   node_sim --seed 17           runs one and prints what happens
 //
@@ -14,6 +15,7 @@
 
 #include <csignal>
 
+#include "tests/support/mode.h"
 #include "tests/support/node_world.h"
 #include "transport/wire/codec.h"
 
@@ -487,7 +489,7 @@ int run_seeds(std::uint64_t first, std::uint64_t last) {
 int main(int argc, char** argv) {
   std::signal(SIGABRT, kvrail::testing::on_abort);
   std::uint64_t first = 1;
-  std::uint64_t last = 1000;
+  auto last = kvrail::test::by_mode<std::uint64_t>(300, 1000, 100'000);
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     char* end = nullptr;
