@@ -5,6 +5,7 @@ import tempfile
 import unittest
 
 import include_layers
+import reliability
 import tidy
 import tree
 
@@ -111,6 +112,36 @@ class Tidy(unittest.TestCase):
             'codec/prose.cc': '// usleep(5) would be wrong here, and so would assert(x)\nstatic_assert(true);\n',
             'codec/code.md': '```\n[x](nothing.md)\n```\n',
         }), [])
+
+
+class Reliability(unittest.TestCase):
+    CASES = ('TEST_CASE("one") {}\nTEST_CASE(\n    "two, in "\n    "parts") {}\n'
+             'TEST_CASE_TEMPLATE("three", T, int) {}\n')
+
+    def breaches(self, rows, numbered=True):
+        head = '| fault | what | shown by |\n|---|---|---|\n'
+        numbers = ''.join(f'| {n} x | y | [t](../tests/t.cc): `one` |\n' for n in reliability.BAD_INPUTS)
+        with tempfile.TemporaryDirectory() as folder:
+            make_tree(folder, {'tests/t.cc': self.CASES, 'tests/sim.cc': 'int main() {}\n',
+                               'tests/l.py': 'def test_x(self):\n',
+                               'docs/reliability.md': head + (numbers if numbered else '') + rows})
+            return reliability.check_page(folder)[0]
+
+    def test_tests_that_exist_pass(self):
+        self.assertEqual(self.breaches('| f | e | [t](../tests/t.cc): `one`, `two, in parts`<br>[t](../tests/t.cc): '
+                                       '`three` |\n| f | e | [sim](../tests/sim.cc) |\n'
+                                       '| f | e | [l](../tests/l.py): `test_x` |\n'), [])
+
+    def test_each_breach_is_found(self):
+        for row in ('| f | e | [t](../tests/t.cc): `gone` |\n', '| f | e | [t](../tests/t.cc): `one`, `gone` |\n',
+                    '| f | e | [t](../tests/none.cc): `one` |\n', '| f | e | [t](../tests/t.cc) |\n',
+                    '| f | e | nothing |\n', '| f | [t](../tests/t.cc): `one` |\n'):
+            with self.subTest(row=row):
+                self.assertEqual(len(self.breaches(row)), 1)
+
+    def test_every_bad_input_has_a_row(self):
+        self.assertEqual(len(self.breaches('| f | e | [sim](../tests/sim.cc) |\n', numbered=False)),
+                         len(reliability.BAD_INPUTS))
 
 
 class Tree(unittest.TestCase):

@@ -12,6 +12,8 @@ def files(root, suffixes=None):
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if f not in SKIPPED_FOLDERS and not f.startswith('.'))
         for name in sorted(names):
+            if name == '.git':  # a file in a worktree
+                continue
             if suffixes is None or name.endswith(suffixes):
                 found.append(os.path.relpath(os.path.join(folder, name), root).replace(os.sep, '/'))
     return found
