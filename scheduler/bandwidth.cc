@@ -12,6 +12,8 @@ constexpr std::uint64_t kPpm = 1'000'000;
 constexpr std::uint64_t kNsPerS = 1'000'000'000;
 // Below this no clock read once per duty cycle measures a rate.
 constexpr TimeNs kLeastIntervalNs = 1000;
+constexpr std::uint64_t kUnit = std::uint64_t{1} << 60;  // of inverse rates
+static_assert(PlanningRate::kSamples <= 8, "their inverses and counts add up within 64 bits");
 
 std::uint64_t clamp_rate(std::uint64_t rate) noexcept {
   return std::clamp(rate, BandwidthEstimator::kLeastRate, BandwidthEstimator::kMostRate);
@@ -63,25 +65,28 @@ void WindowedMax::update(std::uint64_t value, std::uint64_t round) noexcept {
 
 void PlanningRate::reset(std::uint64_t rate) noexcept {
   count_ = next_ = 0;
+  inverse_sum_ = 0;
+  inverses_.fill(0);
   value_ = rate;
 }
 
 std::uint64_t PlanningRate::harmonic_mean() const noexcept {
-  Wide inverse = 0;  // sum of 2^64 / rate
-  for (std::size_t i = 0; i < count_; ++i) inverse += (Wide{1} << 64) / rates_[i];
-  return static_cast<std::uint64_t>((Wide{count_} << 64) / inverse);
+  return kUnit * count_ / inverse_sum_;
 }
 
 void PlanningRate::update(std::uint64_t rate) noexcept {
+  rate = clamp_rate(rate);
   // The belief before the first sample is no prediction to be held against the lane.
   std::uint64_t error_ppm = 0;
   if (count_ > 0) {
     const std::uint64_t predicted = harmonic_mean();
     error_ppm = mul_div(predicted > rate ? predicted - rate : rate - predicted, kPpm, rate);
   }
-  rates_[next_] = rate;
+  const std::uint64_t inverse = kUnit / rate;
+  inverse_sum_ += inverse - inverses_[next_];
+  inverses_[next_] = inverse;
   errors_ppm_[next_] = error_ppm;
-  next_ = (next_ + 1) % kSamples;
+  next_ = next_ + 1 == kSamples ? 0 : next_ + 1;
   count_ = std::min(count_ + 1, kSamples);
   const auto most = *std::max_element(errors_ppm_.begin(),
                                       errors_ppm_.begin() + static_cast<std::ptrdiff_t>(count_));
@@ -121,6 +126,7 @@ PostMark BandwidthEstimator::post(TimeNs now_ns, std::uint32_t bytes,
 bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns,
                               TimeNs completed_ns) noexcept {
   delivered_ += mark.bytes;
+  const Span arrived{mark.bytes, std::max<TimeNs>(completed_ns - delivered_ns_, 0)};
   delivered_ns_ = std::max(delivered_ns_, completed_ns);
   first_post_ns_ = std::max(first_post_ns_, mark.posted_ns);
   const TimeNs total_ns = std::max<TimeNs>(completed_ns - posted_ns, 0);
@@ -146,23 +152,39 @@ bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns,
   const bool queued = total_ns / 5 >= unqueued_ns / 4;
   const bool limited = mark.limited || (mark.window_growing && !queued);
 
-  bool slower = false;
-  if (limited) {
-    slower = note_pair(mark, completed_ns);
-  } else {
-    pairs_ = 0;
-    slower = note_slow(rate, mark, completed_ns);
-  }
-  if (slower) return true;
+  if (limited ? note_pair(mark, completed_ns) : note_slow(rate, mark, arrived, completed_ns))
+    return true;
+  if (!limited) pairs_ = 0;
   const std::uint64_t capacity_before = capacity();
-  if (!limited || sure_rate > capacity_before) capacity_.update(sure_rate, round_);
-  const std::uint64_t planned = std::min(rate, capacity());
-  if ((!limited || planned > planning()) && planned_round_ != round_) {
+  const bool sure = !limited || delivered >= kSureBytes;
+  if (!limited || (sure && sure_rate > capacity_before)) capacity_.update(sure_rate, round_);
+  if (!limited) {
+    plan(arrived);
+  } else if (sure && std::min(rate, capacity()) > planning() && planned_round_ != round_) {
     planned_round_ = round_;
-    planning_.update(planned);
+    planning_.update(std::min(rate, capacity()));
   }
   if (capacity() != capacity_before) refresh_round_trip();
   return false;
+}
+
+std::uint64_t BandwidthEstimator::rate_of(const Span& span) noexcept {
+  const auto ns = static_cast<std::uint64_t>(std::max(span.ns, kLeastIntervalNs));
+  return clamp_rate(mul_div(span.bytes, kNsPerS, ns));
+}
+
+// Gathers what arrived while the lane was busy, over pauses, until it is enough for a sample. Until
+// the first sample what has been gathered is the best guess, from the second round on.
+void BandwidthEstimator::plan(const Span& arrived) noexcept {
+  planned_.add(arrived);
+  if (planned_round_ == round_ || planned_.ns < kLeastIntervalNs) return;
+  const bool enough = planned_.ns >= kPlanningSpanNs || planned_.bytes >= kPlanningSpanBytes;
+  if (!enough && !planning_.is_belief()) return;
+  const std::uint64_t rate = std::min(rate_of(planned_), capacity());
+  planned_round_ = round_;
+  if (!enough) return planning_.reset(rate);
+  planning_.update(rate);
+  planned_ = Span{};
 }
 
 void BandwidthEstimator::note_least(const PostMark& mark, TimeNs total_ns,
@@ -199,9 +221,9 @@ void BandwidthEstimator::forget_round_trip() noexcept {
   round_trip_ns_ = -1;
 }
 
-// Two slow samples in a row, the second posted after the first was seen: what a pause of the
-// machine delays was in flight together and counts once.
-bool BandwidthEstimator::note_slow(std::uint64_t rate, const PostMark& mark,
+// Slow samples without a better one between them, the last posted after the first was seen: what a
+// pause of the machine delays was in flight together and counts once.
+bool BandwidthEstimator::note_slow(std::uint64_t rate, const PostMark& mark, const Span& arrived,
                                    TimeNs completed_ns) noexcept {
   if (!is_slow(rate, capacity())) {
     slow_ = false;
@@ -210,10 +232,14 @@ bool BandwidthEstimator::note_slow(std::uint64_t rate, const PostMark& mark,
   if (!slow_) {
     slow_ = true;
     slow_seen_ns_ = completed_ns;
+    slow_span_ = Span{};
     return false;
   }
-  if (mark.posted_ns < slow_seen_ns_) return false;
-  restart_at(rate);
+  slow_span_.add(arrived);
+  if (mark.posted_ns < slow_seen_ns_ || slow_span_.ns < kSlowSpanNs) return false;
+  const std::uint64_t slower = rate_of(slow_span_);
+  if (!is_slow(slower, capacity())) return false;
+  restart_at(slower);
   return true;
 }
 
@@ -242,6 +268,7 @@ void BandwidthEstimator::restart_at(std::uint64_t rate) noexcept {
   capacity_.reset(rate, round_);
   planning_.reset(rate);
   planned_round_ = round_;
+  planned_ = Span{};
   slow_ = false;
   pairs_ = 0;
   // Times measured at the old rate would give a round trip that is too short.

@@ -38,11 +38,14 @@ class PlanningRate {
   void reset(std::uint64_t rate) noexcept;  // a belief, not a sample
   void update(std::uint64_t rate) noexcept;
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
+  [[nodiscard]] bool is_belief() const noexcept { return count_ == 0; }
 
  private:
   [[nodiscard]] std::uint64_t harmonic_mean() const noexcept;
-  std::array<std::uint64_t, kSamples> rates_{};
+  // 2^60 / rate, so that the mean is one division: a rate is at least kLeastRate.
+  std::array<std::uint64_t, kSamples> inverses_{};
   std::array<std::uint64_t, kSamples> errors_ppm_{};
+  std::uint64_t inverse_sum_ = 0;
   std::size_t count_ = 0, next_ = 0;
   std::uint64_t value_ = 1;
 };
@@ -66,6 +69,14 @@ class BandwidthEstimator {
   static constexpr TimeNs kLeastWindowNs = 10 * kSecondNs;
   static constexpr std::uint64_t kLeastRate = 1000;  // bytes/s
   static constexpr std::uint64_t kMostRate = 1'000'000'000'000;
+  // What a planning sample spans of busy lane, whichever is reached first. A round of a slow lane
+  // is a millisecond or two of a few small chunks, and one late acknowledgement would halve it.
+  static constexpr TimeNs kPlanningSpanNs = 10 * kMillisecondNs;
+  static constexpr std::uint64_t kPlanningSpanBytes = 1U << 20;
+  // A limited sample of less may be the burst that a token bucket lets pass at once.
+  static constexpr std::uint64_t kSureBytes = 64 * 1024;
+  // A lane is slower when it was for this long; a pause of the machine is shorter, or bunches up.
+  static constexpr TimeNs kSlowSpanNs = 4 * kMillisecondNs;
 
   void start(std::uint64_t rate_hint, TimeNs now_ns) noexcept;
 
@@ -92,7 +103,18 @@ class BandwidthEstimator {
   };
   void note_least(const PostMark& mark, TimeNs total_ns, TimeNs completed_ns) noexcept;
   void refresh_round_trip() noexcept;
-  [[nodiscard]] bool note_slow(std::uint64_t rate, const PostMark& mark,
+  // Bytes that arrived, and the time since the arrival before.
+  struct Span {
+    std::uint64_t bytes = 0;
+    TimeNs ns = 0;
+    void add(const Span& more) noexcept {
+      bytes += more.bytes;
+      ns += more.ns;
+    }
+  };
+  [[nodiscard]] static std::uint64_t rate_of(const Span& span) noexcept;
+  void plan(const Span& arrived) noexcept;
+  [[nodiscard]] bool note_slow(std::uint64_t rate, const PostMark& mark, const Span& arrived,
                                TimeNs completed_ns) noexcept;
   [[nodiscard]] bool note_pair(const PostMark& mark, TimeNs completed_ns) noexcept;
   void restart_at(std::uint64_t rate) noexcept;
@@ -106,6 +128,7 @@ class BandwidthEstimator {
   std::uint64_t round_ = 0;
   std::uint64_t round_end_ = 0;      // a chunk posted after this many were delivered ends the round
   std::uint64_t planned_round_ = 0;  // that last gave a sample to planning_
+  Span planned_;                     // of the next planning sample, so far
   // By size octave (under 4 KiB .. 256 KiB and more): the sending time of a chunk is taken off only
   // when read, with the capacity known by then; a low first guess of it must not stick.
   std::array<Least, 8> least_{};
@@ -113,6 +136,7 @@ class BandwidthEstimator {
   TimeNs confirmed_ns_ = 0;
   bool slow_ = false;  // a slow sample was seen, no better one since
   TimeNs slow_seen_ns_ = 0;
+  Span slow_span_;  // what arrived since
   // Spacing of completions of chunks posted together: the only sign of a slower lane on one that
   // carries nothing but small transfers.
   static constexpr std::size_t kPairs = 5;

@@ -235,3 +235,55 @@ TEST_CASE("bandwidth / the least time is confirmed on a lane that is never empty
   CHECK(scheduler.estimate(0).in_flight_limit_bytes < 3 * 64 * 1024);
   CHECK(ratio(model.bytes_of(1), 60 * kGigabit) > 0.98);
 }
+
+TEST_CASE("bandwidth / a late acknowledgement of a small chunk hardly lowers the planning rate") {
+  // 50 Mbit/s: chunks of 4 KiB, rounds of two milliseconds. The worker shares its core: now and then
+  // it sees nothing for a while.
+  Scheduler scheduler({});
+  scheduler.lane_up(0, kGigabit, 0);
+  LinkModel model(scheduler, 0, kGigabit / 20, 200'000);
+  Prng prng(7);
+  model.transfer(400'000);
+  double least = 10;
+  double most = 0;
+  for (int i = 0; i < 200; ++i) {
+    FlowSpec spec = bulk(prng.between(50'000, 200'000));
+    spec.submitted_ns = model.now_ns();
+    const FlowHandle flow = scheduler.add_flow(spec, model.now_ns());
+    model.run_until(model.now_ns() + static_cast<TimeNs>(prng.uniform(8 * kMillisecondNs)));
+    model.see_nothing_until(model.now_ns() + static_cast<TimeNs>(prng.uniform(3 * kMillisecondNs)));
+    model.drain();
+    scheduler.remove_flow(flow);
+    model.run_until(model.now_ns() + 20 * kMillisecondNs);
+    const double planned = ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20);
+    least = std::min(least, planned);
+    most = std::max(most, planned);
+  }
+  CAPTURE(least);
+  CAPTURE(most);
+  CHECK(least > 0.6);
+  CHECK(most < 1.1);
+}
+
+TEST_CASE("bandwidth / the burst of a token bucket does not pass for the rate of the link") {
+  Scheduler scheduler({});
+  scheduler.lane_up(0, kGigabit, 0);
+  LinkModel model(scheduler, 0, kGigabit / 20, 200'000);
+  model.set_bucket(32 * 1024);
+  model.transfer(2'000'000);
+  CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) < 1.1);
+  // Small messages on a lane that rests between them: each passes at once.
+  for (int i = 0; i < 50; ++i) {
+    model.run_until(model.now_ns() + 30 * kMillisecondNs);
+    model.transfer(4096 + static_cast<std::uint64_t>(i) * 256);
+  }
+  CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) < 1.2);
+  CHECK(ratio(scheduler.estimate(0).capacity_bytes_per_s, kGigabit / 20) < 1.5);
+  // Bulk of a few hundred kB, whose head is such a burst.
+  for (int i = 0; i < 20; ++i) {
+    model.run_until(model.now_ns() + 30 * kMillisecondNs);
+    model.transfer(200'000);
+  }
+  CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) < 1.3);
+  CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) > 0.7);
+}

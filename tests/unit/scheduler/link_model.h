@@ -1,5 +1,6 @@
 // A lane in virtual time: chunks are sent one after the other at the link's rate and acknowledged a
-// round trip later, seen at the next poll of the worker.
+// round trip later, seen at the next poll of the worker. A token bucket lets a burst pass at once
+// after a pause; acknowledgements may be seen late, as when the worker had to wait for a core.
 #pragma once
 
 #include <array>
@@ -25,6 +26,9 @@ class LinkModel {
         poll_ns_(poll_ns) {}
 
   void set_rate(std::uint64_t rate) { rate_ = rate; }
+  void set_bucket(std::uint64_t burst_bytes) { burst_bytes_ = burst_bytes; }
+  // What would be seen from now on is seen only after that time.
+  void see_nothing_until(TimeNs until_ns) { blind_until_ns_ = until_ns; }
   void stall_until(TimeNs until_ns) { busy_until_ns_ = std::max(busy_until_ns_, until_ns); }
   [[nodiscard]] TimeNs now_ns() const { return now_ns_; }
   [[nodiscard]] std::uint64_t bytes_of(std::uint64_t cookie) const {
@@ -40,10 +44,11 @@ class LinkModel {
   void advance(TimeNs until_ns) {
     step();
     TimeNs next = until_ns;
-    if (!chunks_.empty()) next = std::min(next, chunks_.front().seen_ns);
+    if (!chunks_.empty()) next = std::min(next, seen_ns(chunks_.front()));
     now_ns_ = std::max(now_ns_, next);
-    while (!chunks_.empty() && chunks_.front().seen_ns <= now_ns_) {
-      const Chunk chunk = chunks_.front();
+    while (!chunks_.empty() && seen_ns(chunks_.front()) <= now_ns_) {
+      Chunk chunk = chunks_.front();
+      chunk.seen_ns = seen_ns(chunk);
       chunks_.pop_front();
       in_flight_ -= chunk.action.bytes;
       bytes_[chunk.action.cookie] += chunk.action.bytes;
@@ -81,13 +86,17 @@ class LinkModel {
     TimeNs posted_ns = 0;
     TimeNs seen_ns = 0;
   };
+  [[nodiscard]] TimeNs seen_ns(const Chunk& chunk) const {
+    return std::max(chunk.seen_ns, blind_until_ns_);
+  }
   void step() {
     std::array<PostAction, 32> actions;
     while (true) {
       const std::size_t count = scheduler_.step(now_ns_, actions);
       for (std::size_t i = 0; i < count; ++i) {
-        busy_until_ns_ = std::max(busy_until_ns_, now_ns_) + sending_ns(actions[i].bytes, rate_);
-        const TimeNs done = busy_until_ns_ + round_trip_ns_;
+        busy_until_ns_ = std::max(busy_until_ns_, now_ns_ - sending_ns(burst_bytes_, rate_)) +
+                         sending_ns(actions[i].bytes, rate_);
+        const TimeNs done = std::max(busy_until_ns_, now_ns_) + round_trip_ns_;
         chunks_.push_back({actions[i], now_ns_, (done + poll_ns_ - 1) / poll_ns_ * poll_ns_});
         in_flight_ += actions[i].bytes;
       }
@@ -103,6 +112,8 @@ class LinkModel {
   TimeNs poll_ns_;
   TimeNs now_ns_ = 0;
   TimeNs busy_until_ns_ = 0;
+  TimeNs blind_until_ns_ = 0;
+  std::uint64_t burst_bytes_ = 0;
   std::uint64_t in_flight_ = 0;
   std::uint64_t most_in_flight_ = 0;
   std::deque<Chunk> chunks_;
