@@ -95,7 +95,7 @@ std::uint64_t whole_price_ns(const SenderFacts& facts, const CandidateCost& it) 
       mul_div(it.block_bytes, facts.total_tokens / facts.layout.block_tokens, 1);
   const std::uint64_t expected = std::min(expected_bytes(facts, it), whole);
   const std::uint64_t at = expected == 0 ? whole : expected;
-  if (at == 0) return 0;
+  if (at == 0 || it.medium == Medium::tokens) return 0;  // ids go with every offer
   const std::uint64_t price = priced(sending_ns(at, it.rate_bytes_per_s), facts.nic_price_ppm,
                                      facts.nic_arrivals_milli_per_s);
   return mul_div(price, whole, at);
@@ -106,14 +106,13 @@ CandidateCost candidate(const SenderFacts& facts, const LossProfile& loss, Mediu
   out.medium = medium;
   fill_sizes(facts, out);
   out.rate_bytes_per_s = std::max<std::uint64_t>(facts.lane_rate_bytes_per_s, 1);
-  // A frame needs one way. Bulk waits for the offer and its answer, then travels itself, behind
-  // what the lane holds already.
-  const bool bulk = medium == Medium::full || medium == Medium::int8 || medium == Medium::window;
-  const auto one_way = static_cast<std::uint64_t>(std::max<TimeNs>(facts.round_trip_ns, 0)) / 2;
-  out.wait_ns =
-      bulk ? static_cast<std::uint64_t>(std::max<TimeNs>(facts.lane_backlog_ns, 0)) + 3 * one_way
-           : one_way;
-  if (medium == Medium::summary) out.wait_ns += facts.summary_ns;
+  // From the decision on. Token ids are there by then. What follows the answer takes a round trip;
+  // bulk leaves behind what the lane holds already, which goes on meanwhile.
+  const auto round_trip = static_cast<std::uint64_t>(std::max<TimeNs>(facts.round_trip_ns, 0));
+  const auto backlog = static_cast<std::uint64_t>(std::max<TimeNs>(facts.lane_backlog_ns, 0));
+  if (medium == Medium::summary) out.wait_ns = round_trip + facts.summary_ns;
+  if (medium == Medium::full || medium == Medium::int8 || medium == Medium::window)
+    out.wait_ns = std::max(round_trip, backlog);
   out.price_ns = whole_price_ns(facts, out);
   out.epsilon_ppm = loss.media[static_cast<std::size_t>(medium)].epsilon_ppm;
   return out;

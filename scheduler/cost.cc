@@ -107,9 +107,13 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
   CostLine line;
   line.medium = it.medium;
   line.bytes = moved_bytes(it, facts);
-  line.wait_ns = bounded(it.wait_ns);
-  line.transmit_ns =
-      bounded(static_cast<std::uint64_t>(sending_ns(line.bytes, it.rate_bytes_per_s)));
+  // Where nothing is missing there is nothing to ask for.
+  const bool moves = line.bytes > 0 || !is_delta(it.medium);
+  line.wait_ns = moves ? bounded(it.wait_ns) : 0;
+  // Token ids came with the offer, whatever is picked.
+  if (it.medium != Medium::tokens)
+    line.transmit_ns =
+        bounded(static_cast<std::uint64_t>(sending_ns(line.bytes, it.rate_bytes_per_s)));
   line.encode_ns = product_ns(it.encode_ns_per_block, blocks);
   if (it.medium == Medium::int8)
     line.decode_ns = product_ns(facts.int8_decode_ns_per_block, blocks);

@@ -162,26 +162,26 @@ void MediumChooser::observe(std::uint32_t lane, Medium medium, std::uint64_t byt
 
 // ---- prices ----
 
-void PriceMeter::arrival(TimeNs now_ns) noexcept {
-  constexpr std::uint64_t kGain = 32;
-  if (last_ns_ != 0 || interval_ewma_ns_ != 0) {
-    const auto interval = static_cast<std::uint64_t>(std::max<TimeNs>(now_ns - last_ns_, 0));
-    if (interval_ewma_ns_ == 0) {
-      interval_ewma_ns_ = std::max<std::uint64_t>(interval, 1);
-    } else {
-      interval_ewma_ns_ =
-          std::max<std::uint64_t>((interval_ewma_ns_ * (kGain - 1) + interval) / kGain, 1);
-    }
-  }
-  last_ns_ = std::max<TimeNs>(now_ns, 1);
+std::uint64_t PriceMeter::taken_since_last(TimeNs now_ns) const noexcept {
+  return static_cast<std::uint64_t>(std::max<TimeNs>(std::min(now_ns, busy_until_ns_) - last_ns_, 0));
+}
+
+void PriceMeter::arrival(TimeNs now_ns, TimeNs busy_ns) noexcept {
+  // A lightly used resource is found taken seldom, so that 32 arrivals would not tell how often.
+  constexpr std::uint64_t kKeep = 127, kOf = 128;
+  constexpr TimeNs kMostBusyNs = 1000 * kSecondNs;
+  met_q10_ = met_q10_ * kKeep / kOf + (now_ns < busy_until_ns_ ? 1024 : 0);
+  taken_ns_ = taken_ns_ * kKeep / kOf + taken_since_last(now_ns);
+  last_ns_ = now_ns;
+  busy_until_ns_ = now_ns + std::clamp<TimeNs>(busy_ns, 0, kMostBusyNs);
 }
 
 std::uint64_t PriceMeter::interval_ns(TimeNs now_ns) const noexcept {
-  if (interval_ewma_ns_ == 0) return 0;
-  // A stream that stopped loses its price without further arrivals.
-  const auto silence = static_cast<std::uint64_t>(std::max<TimeNs>(now_ns - last_ns_, 0));
+  if (met_q10_ == 0) return 0;
   constexpr std::uint64_t kLeastIntervalNs = 1000;
-  return std::max({interval_ewma_ns_, silence / 4, kLeastIntervalNs});
+  // A stream that stopped while the resource is taken loses its price without further arrivals.
+  const std::uint64_t taken = taken_ns_ + taken_since_last(now_ns);
+  return std::max(mul_div(taken, 1024, met_q10_), kLeastIntervalNs);
 }
 
 std::uint64_t PriceMeter::price_ppm(TimeNs now_ns, TimeNs backlog_ns) const noexcept {

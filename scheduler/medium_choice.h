@@ -30,7 +30,7 @@ struct LossProfile {
 struct CandidateCost {
   Medium medium = Medium::tokens;
   std::uint64_t fixed_bytes = 0, block_bytes = 0, tail_bytes = 0;
-  std::uint64_t wait_ns = 0;
+  std::uint64_t wait_ns = 0;  // from the decision until the first byte arrives
   std::uint64_t encode_ns_per_block = 0;
   std::uint64_t rate_bytes_per_s = 0;
   std::uint64_t price_ns = 0;
@@ -141,20 +141,31 @@ class MediumChooser {
   std::unique_ptr<State> state_;
 };
 
-// Price of a resource held by its owner: arrival rate λ̂ (EWMA) times the backlog V found there, in
-// millionths (ns of delay to others per ns of use). What a transfer adds to V itself is added where
+// Price of a resource held by its owner: the rate λ̂ at which others come while it is taken, times
+// the backlog V found there, in millionths (ns of delay to others per ns of use). Only who comes
+// meanwhile is delayed: in a round of agents that wait for each other nobody is, however often they
+// come. Under random arrivals λ̂ is the plain rate. What a transfer adds to V itself is added where
 // its cost is computed, from arrivals_milli_per_s(); leaving it out made a loaded link a third
 // slower in simulation. See docs/scheduling.md, "Prices".
 class PriceMeter {
  public:
-  void arrival(TimeNs now_ns) noexcept;
+  // Somebody came, and the resource is taken for busy_ns from now on: by the backlog found and by
+  // what this one adds (0 when it went elsewhere).
+  void arrival(TimeNs now_ns, TimeNs busy_ns) noexcept;
   [[nodiscard]] std::uint64_t price_ppm(TimeNs now_ns, TimeNs backlog_ns) const noexcept;
   [[nodiscard]] std::uint64_t arrivals_milli_per_s(TimeNs now_ns) const noexcept;
 
  private:
+  // Before the first arrival: as if nobody had come for a second of use. It is forgotten like all
+  // else.
+  static constexpr std::uint64_t kFirstBusyNs = kSecondNs;
+
+  [[nodiscard]] std::uint64_t taken_since_last(TimeNs now_ns) const noexcept;
   [[nodiscard]] std::uint64_t interval_ns(TimeNs now_ns) const noexcept;  // 0: no rate known
-  TimeNs last_ns_ = 0;
-  std::uint64_t interval_ewma_ns_ = 0;
+  TimeNs last_ns_ = 0, busy_until_ns_ = 0;
+  // Sums over the arrivals so far, each older one weighing 127/128 of the next.
+  std::uint64_t met_q10_ = 0;               // those that found the resource taken, x 1024
+  std::uint64_t taken_ns_ = kFirstBusyNs;   // how long it had been, from one arrival to the next
 };
 
 }  // namespace kvrail::scheduler

@@ -37,6 +37,9 @@ void Node::Core::choose_eager(Outgoing& out, const VersionView& view) noexcept {
   const std::uint64_t bytes = (view.tokens.size() - out.base_tokens) * view.layout.token_bytes();
   const std::uint64_t room = message_limit(*lane_at(out.lane)) - wire::kMaxEagerOverhead;
   out.eager = bytes > 0 && bytes <= std::min<std::uint64_t>({options_.eager_limit_bytes, eager_.size(), room});
+  for (std::uint32_t i = 0; out.eager && i < out.candidate_count; ++i) {
+    if (out.candidates[i].medium == Medium::full) out.candidates[i].wait_ns = 0;  // right behind the OFFER
+  }
 }
 
 bool Node::Core::post_eager(Outgoing& out, const VersionView& view) noexcept {

@@ -106,7 +106,7 @@ void Node::Core::explain_in(const Incoming& in) noexcept {
   row.missing_blocks = in.missing_blocks;
   row.bytes = in.payload_bytes;
   row.submitted_ns = in.submitted_ns;
-  row.predicted_ns = in.pick.predicted_ns;
+  row.predicted_ns = predicted_ns(in);
   row.observed_ns = in.delivered ? in.observed_ns : now_ - in.submitted_ns;
   row.epsilon_ppm = in.epsilon_ppm;
   row.status = in.status;

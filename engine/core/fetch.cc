@@ -119,7 +119,7 @@ void Node::Core::end_fetch(std::uint32_t index, Status status, const Incoming* i
     event.version_number = in->version_number;
     event.bytes = in->payload_bytes;
     event.missing_blocks = in->missing_blocks;
-    event.predicted_ns = in->pick.predicted_ns;
+    event.predicted_ns = predicted_ns(*in);
   }
   push_event(fetch.agent, event);
 }

@@ -127,7 +127,12 @@ void Node::Core::check() const noexcept {
     leased_bytes += leases_[in.lease_slot].bytes;
     KVRAIL_ASSERT(leases_[in.lease_slot].in == handle);
   });
-  peers_.for_each([&](Handle<Peer> handle, const Peer& peer) { KVRAIL_ASSERT(peer.open == open[handle.index]); });
+  std::uint64_t leased_to_peers = 0;
+  peers_.for_each([&](Handle<Peer> handle, const Peer& peer) {
+    KVRAIL_ASSERT(peer.open == open[handle.index]);
+    leased_to_peers += peer.leased_bytes;
+  });
+  KVRAIL_ASSERT(leased_to_peers == leased_bytes);
   std::uint32_t free = 0;
   for (std::uint32_t at = lease_free_head_; at != kNoIndex; at = leases_[at].next_free) ++free;
   KVRAIL_ASSERT_MSG(leased + free == leases_.size(), "every lease slot is leased or free");

@@ -40,7 +40,7 @@ struct OpenDelivery {
   std::uint32_t lane = 0;
   Medium medium = Medium::tokens;
   std::uint64_t bytes = 0;
-  TimeNs predicted_ns = 0, arrived_ns = 0;
+  TimeNs predicted_ns = 0, arrived_ns = 0;  // since the decision
   std::uint64_t serial = 0;           // of its row on the status page
 };
 
@@ -137,8 +137,15 @@ class Node::Core {
   // state.cc
   std::size_t send_states() noexcept;
   void on_state(std::uint32_t lane, const wire::State& message) noexcept;
-  [[nodiscard]] std::uint64_t nic_price_ppm() const noexcept;
   void store_total(std::uint64_t& total, std::uint64_t& free) const noexcept;
+
+  // prices.cc
+  [[nodiscard]] TimeNs sending_backlog_ns() const noexcept;
+  [[nodiscard]] std::uint64_t sending_price_ppm() const noexcept;
+  void note_sending(const Outgoing& out, TimeNs use_ns) noexcept;
+  [[nodiscard]] static TimeNs sending_use_ns(const Outgoing& out, const wire::Accept& message) noexcept;
+  [[nodiscard]] TimeNs others_backlog_ns(std::uint32_t peer, std::uint64_t rate) const noexcept;
+  void note_receiving(const Incoming& in) noexcept;
 
   // sender_offer.cc
   Status send(AgentHandle agent, TicketId ticket, const Name& name, std::uint64_t version,
@@ -262,6 +269,7 @@ class Node::Core {
   void close_in(std::uint32_t in, Answer answer, Status status) noexcept;
   void run_closing(std::uint32_t in) noexcept;
   void drop_in(std::uint32_t in) noexcept;
+  [[nodiscard]] static TimeNs predicted_ns(const Incoming& in) noexcept;
   [[nodiscard]] static std::uint64_t payload_bytes(const Incoming& in) noexcept;
   [[nodiscard]] static ByteSpan unit_bounds(const transport::Payload& payload, std::uint32_t first,
                                             std::uint32_t count) noexcept;
@@ -368,7 +376,7 @@ class Node::Core {
   TimeNs next_slice_ns_ = 0, next_status_ns_ = 0, next_forget_ns_ = 0;
   bool status_dirty_ = true, announce_dirty_ = false;
   StatusCounters counters_;
-  scheduler::PriceMeter nic_price_;
+  scheduler::PriceMeter sending_price_;  // of our sending side, over all peers
   std::uint64_t int8_encode_ns_per_mib_, int8_decode_ns_per_mib_;
 
   std::array<transport::Transport*, kMaxTransports> transports_{};

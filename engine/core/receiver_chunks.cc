@@ -112,6 +112,7 @@ void Node::Core::lease_returned(std::uint32_t index) noexcept {
   LeaseSlot& lease = leases_[in.lease_slot];
   KVRAIL_ASSERT(lease.in == ins_.handle_at(index) && lease.exposed == 0 && lease.withdrawing == 0);
   leased_bytes_ -= lease.bytes;
+  peer_at(in.peer).leased_bytes -= lease.bytes;
   arbiter_.release(lease.granted);
   lease_free(in.lease_slot);
   in.lease_slot = kNoIndex;
@@ -204,20 +205,26 @@ void Node::Core::deliver(std::uint32_t index, VersionHandle version) noexcept {
   event.manifest = store_->manifest(delivery);
   event.bytes = payload_bytes(in);
   event.missing_blocks = in.missing_blocks;
-  event.predicted_ns = in.pick.predicted_ns;
+  event.predicted_ns = predicted_ns(in);
   event.observed_ns = in.observed_ns;
   KVRAIL_ASSERT(in.event_reserved);
   in.event_reserved = false;
   push_event(in.to, event);
   ++agent(in.to)->deliveries;
   const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
-  if (in.medium != Medium::tokens && in.medium != Medium::reference && event.bytes > 0 && in.pick.predicted_ns > 0) {
-    chooser_.observe(lane, in.medium, event.bytes, in.pick.predicted_ns, in.observed_ns);
+  if (in.medium != Medium::tokens && in.medium != Medium::reference && in.pick.bytes > 0 && in.pick.predicted_ns > 0) {
+    chooser_.observe(lane, in.medium, in.pick.bytes, in.pick.predicted_ns, now_ - in.decided_ns);
   }
   in.delivered = true;
   close_in(index, Answer::done, Status{});
-  OpenDelivery open{lane, in.medium, event.bytes, in.pick.predicted_ns, in.observed_ns, rows_};
+  OpenDelivery open{lane, in.medium, in.pick.bytes, in.pick.predicted_ns, now_ - in.decided_ns, rows_};
   (void)open_deliveries_.insert(delivery.packed(), open);  // when full, this one teaches nothing
+}
+
+// From submit to usable; the pick looks ahead from the decision on.
+TimeNs Node::Core::predicted_ns(const Incoming& in) noexcept {
+  if (in.pick.index < 0) return 0;
+  return add_saturating(in.decided_ns - in.submitted_ns, in.pick.predicted_ns);
 }
 
 std::uint64_t Node::Core::payload_bytes(const Incoming& in) noexcept {

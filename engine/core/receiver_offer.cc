@@ -214,7 +214,6 @@ void Node::Core::accept_other(std::uint32_t index) noexcept {
     arm_in(index);
     return want(Kind::in, index);
   }
-  agent(in.to)->compute_price.arrival(now_);
   const AllowAllocScope allow;  // an Error's sentence, when there is one
   std::optional<std::uint32_t> held_limit_ppm;  // what is here need not be recomputed, if it means anything
   if (agent(in.to)->info.layout == in.layout) held_limit_ppm = in.source_epsilon_ppm;
@@ -319,6 +318,7 @@ bool Node::Core::open_lease(std::uint32_t index) noexcept {
   lease.in = ins_.handle_at(index);
   lease.bytes = in.arrays.payload.total_bytes;
   leased_bytes_ += lease.bytes;
+  peer_at(in.peer).leased_bytes += lease.bytes;
   in.lease_slot = slot;
   return true;
 }
@@ -349,7 +349,7 @@ void Node::Core::run_answers(std::uint32_t index) noexcept {
     if (in.lease_slot != kNoIndex) accept.lease = {in.lease_slot, leases_[in.lease_slot].generation};
     const TimeNs remaining = in.deadline_ns == 0 ? options_.receive_idle_ns : std::max<TimeNs>(in.deadline_ns - now_, 0);
     accept.lease_remaining_ns = static_cast<std::uint64_t>(remaining);
-    accept.predicted_ns = static_cast<std::uint64_t>(std::max<TimeNs>(in.pick.predicted_ns, 0));
+    accept.predicted_ns = static_cast<std::uint64_t>(predicted_ns(in));
     accept.tail_from_row = in.tail_from_row;
     accept.range_count = in.range_count;
     std::copy_n(in.ranges.begin(), in.range_count, accept.missing.begin());

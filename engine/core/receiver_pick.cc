@@ -62,9 +62,11 @@ void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, schedule
   }
   facts.compute_backlog_ns = std::max<TimeNs>(to.compute_backlog_ns, to.idle_until_ns > now_ ? 0 : to.compute_backlog_ns);
   facts.int8_decode_ns_per_block = (in.layout.block_bytes() * int8_decode_ns_per_mib_) >> 20;
-  facts.nic_price_ppm = nic_price_ppm();
+  const Peer& from = peer_at(in.peer);
+  const std::uint64_t rate = in.candidate_count == 0 ? 0 : in.candidates[0].rate_bytes_per_s;
+  facts.nic_price_ppm = from.others_price.price_ppm(now_, others_backlog_ns(in.peer, rate));
   facts.compute_price_ppm = to.compute_price.price_ppm(now_, to.compute_backlog_ns);
-  facts.nic_arrivals_milli_per_s = nic_price_.arrivals_milli_per_s(now_);
+  facts.nic_arrivals_milli_per_s = from.others_price.arrivals_milli_per_s(now_);
   facts.compute_arrivals_milli_per_s = to.compute_price.arrivals_milli_per_s(now_);
   facts.block_slot_bytes = in.layout.block_bytes();
   facts.remaining_ns = in.deadline_ns == 0 ? 0 : std::max<TimeNs>(in.deadline_ns - now_, 1);
@@ -80,11 +82,11 @@ void Node::Core::decide(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
   filter_candidates(in);
   if (in.candidate_count == 0) return close_in(index, Answer::reject, Status{Code::layout_mismatch});
-  // Only what competes for the link makes it dear: notes of token ids pass on the control lane.
-  if (has_kv(std::span(in.candidates).first(in.candidate_count))) nic_price_.arrival(now_);
+  in.decided_ns = now_;
   if (!pick_medium(in, store_->memory(in.tenant_handle).total_bytes)) {
     return close_in(index, Answer::reject, Status{Code::rejected});
   }
+  note_receiving(in);
   if (!is_kv(in.medium)) return accept_other(index);
   if (stage(in).ok()) return accept_kv(index);
   const bool smaller = pick_medium(in, store_->memory(in.tenant_handle).free_bytes);

@@ -30,7 +30,7 @@ void Node::Core::on_accept(std::uint32_t lane, const wire::Accept& message) noex
   out.retry_ns = 0;
   out.laters = 0;
   out.eager_failed |= out.eager;
-  if (has_kv(std::span(out.candidates).first(out.candidate_count))) nic_price_.arrival(now_);
+  note_sending(out, sending_use_ns(out, message));
   if (is_kv(message.medium)) {
     out.lease = message.lease;
     out.tail_from_row = message.tail_from_row;
@@ -98,6 +98,7 @@ void Node::Core::on_done(std::uint32_t lane, const wire::Done& message) noexcept
     ++counters_.unknown_messages;
     return;
   }
+  if (message.status.ok() && message.bytes > 0 && out.accepted_ns == 0) note_sending(out, 0);
   if (message.medium != Medium::automatic) out.medium = message.medium;
   if (message.status.ok()) note_belief(out);
   end_out(index, message.status, message.bytes, static_cast<TimeNs>(message.observed_ns));

@@ -230,8 +230,8 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
     facts.summary_bytes = from->info.summary_bytes;
     facts.summary_ns = from->info.summary_ns;
   }
-  facts.nic_price_ppm = nic_price_ppm();
-  facts.nic_arrivals_milli_per_s = nic_price_.arrivals_milli_per_s(now_);
+  facts.nic_price_ppm = sending_price_ppm();
+  facts.nic_arrivals_milli_per_s = sending_price_.arrivals_milli_per_s(now_);
   const Belief* belief = beliefs_.find(belief_key(out));
   if (belief != nullptr && belief->has_kv && belief->tokens <= view.tokens.size()) {
     facts.believed_missing_tokens = view.tokens.size() - belief->tokens;
@@ -328,7 +328,8 @@ bool Node::Core::post_offer(Outgoing& out, const VersionView& view) noexcept {
   offer.base_tokens = out.base_tokens;
   if (out.base_tokens > 0) offer.base_hash = view.hashes[out.base_tokens / view.layout.block_tokens - 1];
   offer.remaining_ns = out.deadline_ns == 0 ? 0 : static_cast<std::uint64_t>(std::max<TimeNs>(out.deadline_ns - now_, 1));
-  offer.age_ns = static_cast<std::uint64_t>(now_ - out.submitted_ns);
+  const TimeNs way_ns = scheduler_.estimate(out.lane).round_trip_ns / 2;  // it is older when it arrives
+  offer.age_ns = static_cast<std::uint64_t>(now_ - out.submitted_ns + way_ns);
   offer.fidelity_floor_ppm = out.fidelity_floor_ppm;
   offer.epsilon_ppm = view.epsilon_ppm;
   offer.weight = out.weight;

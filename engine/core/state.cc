@@ -16,7 +16,7 @@ std::size_t Node::Core::send_states() noexcept {
     compute_backlog += agent.compute_backlog_ns;
     compute_price += agent.compute_price.price_ppm(now_, agent.compute_backlog_ns);
   });
-  state.nic_price_ppm = nic_price_ppm();
+  state.nic_price_ppm = sending_price_ppm();
   state.compute_price_ppm = compute_price;
   peers_.for_each([&](Handle<Peer> handle, Peer& peer) {
     if (peer.open == 0) return;
@@ -50,12 +50,6 @@ void Node::Core::on_state(std::uint32_t lane, const wire::State& message) noexce
   peer.state = message;
   peer.state_known = true;
   peer.state_at_ns = now_;
-}
-
-std::uint64_t Node::Core::nic_price_ppm() const noexcept {
-  TimeNs backlog = 0;
-  lanes_.for_each([&](Handle<Lane> handle, const Lane&) { backlog += scheduler_.backlog_ns(handle.index, false); });
-  return nic_price_.price_ppm(now_, backlog);
 }
 
 }  // namespace kvrail::engine

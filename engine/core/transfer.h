@@ -214,6 +214,7 @@ struct Incoming {
   TimeNs submitted_ns = 0;              // by the sender's age, on our clock
   TimeNs deadline_ns = 0;
   TimeNs last_activity_ns = 0;
+  TimeNs decided_ns = 0;                // when the medium was picked: predictions count from here
   std::uint64_t base_tokens = 0;
 
   std::span<TokenId> tokens;

@@ -69,7 +69,8 @@ struct Candidate {
   std::uint64_t fixed_bytes = 0;
   std::uint64_t block_bytes = 0;      // of one full block
   std::uint64_t tail_bytes = 0;       // of the partial tail block
-  std::uint64_t wait_ns = 0;          // before the first byte can leave: backlog of the lane, callback
+  std::uint64_t wait_ns = 0;          // from the pick until the first byte arrives: backlog of the
+                                      // lane, a round trip, callback; 0 for what came with the offer
   std::uint64_t encode_ns_per_block = 0;
   std::uint64_t rate_bytes_per_s = 0; // planning rate of the sender's lane
   std::uint64_t price_ns = 0;         // price of the sender's resources for the whole context
@@ -102,7 +103,7 @@ struct Offer {
   Hash128 base_hash;                 // block hash at base_tokens; a receiver without it says
                                      // REJECT base_gone (Code::not_found), the sender offers from 0
   std::uint64_t remaining_ns = 0;    // until the deadline, 0 = none
-  std::uint64_t age_ns = 0;          // since submit: the observed latency counts from there
+  std::uint64_t age_ns = 0;          // since submit, when it arrives: latency counts from there
   std::uint32_t fidelity_floor_ppm = 0;   // lowest λ allowed, millionths; 0 = no floor
   std::uint32_t epsilon_ppm = 0;     // loss already in the source
   std::uint16_t weight = 2;          // role_i + role_j

@@ -76,6 +76,7 @@ CandidateCost fixed_ns(Medium medium, std::uint64_t ns) {
   CandidateCost it;
   it.medium = medium;
   it.wait_ns = ns;
+  it.fixed_bytes = 1;
   it.rate_bytes_per_s = 1'000'000'000;
   return it;
 }
@@ -96,8 +97,8 @@ TEST_CASE("candidates / sizes follow the layout") {
   const CandidateCost* const tokens = find(all, Medium::tokens);
   REQUIRE(tokens != nullptr);
   CHECK(tokens->block_bytes == 256);
-  CHECK(tokens->wait_ns == 50'000);
-  CHECK(full->wait_ns == 150'000);
+  CHECK(tokens->wait_ns == 0);  // there with the offer
+  CHECK(full->wait_ns == 100'000);  // the answer, and the first byte
 }
 
 TEST_CASE("candidates / what cannot work is not offered, with the reason when nothing can") {
@@ -346,21 +347,44 @@ TEST_CASE("residuals / predictions follow what is observed, within a factor of t
   chooser.observe(0, Medium::full, 1, 0, 5);  // nonsense is ignored
 }
 
-TEST_CASE("price meter / arrival rate times backlog, fading in silence") {
+TEST_CASE("price meter / random arrivals: their rate times the backlog, fading in silence") {
   PriceMeter meter;
   CHECK(meter.price_ppm(0, kSecondNs) == 0);
   Prng prng(3);
   TimeNs now = 1000;
+  TimeNs free_at = 0;
   for (int i = 0; i < 2000; ++i) {
-    meter.arrival(now);
+    free_at = std::max(free_at, now) + 50 * kMillisecondNs;
+    meter.arrival(now, free_at - now);
     now += static_cast<TimeNs>(prng.exponential(100e6));  // 10 a second
   }
   const double price = static_cast<double>(meter.price_ppm(now, 50 * kMillisecondNs)) / 1e6;
   CHECK(price > 0.3);
   CHECK(price < 0.8);
   CHECK(meter.arrivals_milli_per_s(now) > 6'000);
+  CHECK(meter.arrivals_milli_per_s(now) < 16'000);
   CHECK(meter.price_ppm(now, 0) == 0);
-  CHECK(meter.price_ppm(now + 100 * kSecondNs, 50 * kMillisecondNs) < 10'000);
+  // Taken for long, and nobody comes.
+  meter.arrival(now, 200 * kSecondNs);
+  CHECK(meter.price_ppm(now + 100 * kSecondNs, 50 * kMillisecondNs) < 50'000);
+}
+
+TEST_CASE("price meter / who comes only after the one before has ended is delayed by nobody") {
+  PriceMeter meter;
+  TimeNs now = kSecondNs;
+  for (int i = 0; i < 500; ++i) {
+    meter.arrival(now, 40 * kMillisecondNs);
+    now += 41 * kMillisecondNs;  // 24 a second, one at a time
+  }
+  CHECK(meter.arrivals_milli_per_s(now) == 0);
+  CHECK(meter.price_ppm(now, 40 * kMillisecondNs) == 0);
+  // Three at once, again and again: two of them wait.
+  for (int i = 0; i < 300; ++i) {
+    for (int k = 1; k <= 3; ++k) meter.arrival(now, k * 40 * kMillisecondNs);
+    now += 200 * kMillisecondNs;
+  }
+  CHECK(meter.arrivals_milli_per_s(now) > 12'000);  // two in 120 ms
+  CHECK(meter.arrivals_milli_per_s(now) < 20'000);
 }
 
 TEST_CASE("choice / absurd figures saturate instead of wrapping") {

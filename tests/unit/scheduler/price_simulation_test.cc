@@ -71,8 +71,6 @@ Outcome run(Policy policy, double per_second, std::uint64_t seed, int transfers)
     const std::size_t receiver = prng.uniform(kReceivers);
     const TimeNs link_wait = std::max<TimeNs>(link_free - now, 0);
     const TimeNs gpu_wait = std::max<TimeNs>(gpu_free[receiver] - now, 0);
-    link_meter.arrival(now);
-    gpu_meters[receiver].arrival(now);
     const bool priced = policy == Policy::priced;
 
     ReceiverFacts facts;
@@ -110,6 +108,8 @@ Outcome run(Policy policy, double per_second, std::uint64_t seed, int transfers)
       gpu_free[receiver] = std::max(gpu_free[receiver], link_free) + prefill;
       finished = gpu_free[receiver];
     }
+    link_meter.arrival(now, link_free - now);
+    gpu_meters[receiver].arrival(now, gpu_free[receiver] - now);
     sum_ms += static_cast<double>(finished - now + line.loss_ns) / 1e6;
   }
   outcome.mean_ms = sum_ms / transfers;

@@ -1,0 +1,87 @@
+// What a transfer is predicted to take against what it takes, and the choice that follows from it.
+#include "tests/unit/core/pair.h"
+
+using namespace kvrail;
+using namespace kvrail::testing;
+
+namespace {
+
+constexpr TimeNs kWayNs = 20 * kMillisecondNs;
+
+transport::sim::LinkModel link_of(std::uint64_t rate, TimeNs latency_ns) {
+  transport::sim::LinkModel link;
+  link.rate_bytes_per_s = rate;
+  link.latency_ns = latency_ns;
+  return link;
+}
+
+double ratio(TimeNs a, TimeNs b) { return static_cast<double>(a) / static_cast<double>(b); }
+
+}  // namespace
+
+TEST_CASE("core / predictions / token ids: the offer's way and the recompute, no less") {
+  AgentInfo info = TestAgent::base_info();
+  Pair pair(World::small_options(1, 1), info, info, link_of(125'000'000, kWayNs));
+  const auto deliver = [&](std::uint64_t seed, std::size_t tokens, Medium medium) {
+    const std::string context = "doc" + std::to_string(seed);
+    REQUIRE(pair.sender->commit(context, seed, tokens).ok());
+    const TimeNs begin_ns = pair.world.network.now_ns();
+    const TicketId ticket = pair.sender->send(context, {"receiver"}, {.medium = medium});
+    AgentEvent event;
+    REQUIRE(pair.world.run_until([&] { return pair.receiver->take(AgentEventKind::delivery, event); }));
+    const TimeNs arrived_ns = pair.world.network.now_ns() - begin_ns;
+    const TimeNs recompute_ns = medium == Medium::tokens ? static_cast<TimeNs>(tokens) * kMillisecondNs : 0;
+    CHECK(pair.b->node->release(pair.receiver->handle, event.delivery, recompute_ns).ok());
+    (void)pair.ended(ticket);
+    return ratio(event.predicted_ns, arrived_ns + recompute_ns);
+  };
+  (void)deliver(1, 1000, Medium::full);  // the sender learns the round trip
+  double last = 0;
+  for (std::uint64_t i = 0; i < 12; ++i) last = deliver(10 + i, 64, Medium::tokens);
+  CHECK(last > 0.95);
+  CHECK(last < 1.05);
+  pair.finish();
+}
+
+TEST_CASE("core / predictions / a receiver that waits for the bytes of another is told so") {
+  Pair pair(World::small_options(1, 1), TestAgent::base_info(), TestAgent::base_info(),
+            link_of(5'000'000, kMillisecondNs));
+  TestAgent second(*pair.b, "second");
+  REQUIRE(pair.world.run_until([&] { return pair.a->node->knows(name_of("tenant"), name_of("second")); }));
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    const std::string context = "doc" + std::to_string(seed);
+    REQUIRE(pair.sender->commit(context, seed, 500).ok());
+    (void)pair.sender->send(context, {"receiver", "second"}, {.medium = Medium::full});
+    AgentEvent event;
+    REQUIRE(pair.world.run_until([&] { return second.take(AgentEventKind::delivery, event); }));
+    CHECK(event.observed_ns > 40 * kMillisecondNs);
+    CHECK(ratio(event.predicted_ns, event.observed_ns) > 0.95);
+    CHECK(ratio(event.predicted_ns, event.observed_ns) < 1.05);
+    AgentEvent first;
+    REQUIRE(pair.receiver->take(AgentEventKind::delivery, first));
+    CHECK(pair.b->node->release(pair.receiver->handle, first.delivery, -1).ok());
+    CHECK(pair.b->node->release(second.handle, event.delivery, -1).ok());
+    REQUIRE(pair.world.run_until([&] { return pair.world.idle(); }));
+    CHECK(pair.a->node->drop_context(pair.sender->handle, name_of(context)).ok());
+  }
+}
+
+TEST_CASE("core / predictions / agents that wait for each other pay no price for the link") {
+  AgentInfo info = TestAgent::base_info();
+  info.compute.prefill_per_token_ns = 120'000;  // 500 tokens: 60 ms
+  // 132 kB of int8 in 40 ms. Each round waits for the one before, so nobody is ever delayed, however
+  // often they come.
+  Pair pair(World::small_options(1, 1), info, info, link_of(3'300'000, 100'000));
+  std::size_t int8 = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const std::string context = "doc" + std::to_string(seed);
+    REQUIRE(pair.sender->commit(context, seed, 500).ok());
+    (void)pair.send(context);
+    const AgentEvent event = pair.delivered();
+    if (seed > 10) int8 += event.medium == Medium::int8 ? 1 : 0;
+    CHECK(pair.b->node->release(pair.receiver->handle, event.delivery, event.medium == Medium::tokens ? 60'000'000 : -1).ok());
+    CHECK(pair.a->node->drop_context(pair.sender->handle, name_of(context)).ok());
+  }
+  CHECK(int8 == 30);
+  pair.finish();
+}
