@@ -38,7 +38,12 @@ std::array<std::byte, kLayoutFormBytes> byte_form(const Layout& layout) noexcept
   return form;
 }
 
-constexpr std::uint64_t kMinBlockBytes = 128;
+// A chunk carries a digest for each piece that it completes, at most 4,096 of them. A piece is a
+// (layer, block), or (layer, K|V) rows of a block that is not whole; with these bounds the pieces of
+// 256 KiB stay below that.
+constexpr std::uint64_t kMinRunBytes = 128;
+constexpr std::uint64_t kMinRowBytes = 16;
+constexpr std::uint32_t kMostThinLayers = 512;  // of rows thinner than that
 
 Error refused(std::string message, std::uint64_t value) {
   return Error{{Code::invalid_argument, Scope::transfer, static_cast<std::int32_t>(value)}, std::move(message)};
@@ -65,9 +70,14 @@ Result<void> validate(const Layout& layout) {
     return refused(limits("dtype", static_cast<std::uint64_t>(layout.dtype), "1 (bf16) to 5 (fp8_e5m2)"),
                    static_cast<std::uint64_t>(layout.dtype));
   }
-  // Chunks carry one digest per block at least; smaller blocks would outgrow a frame's digest list.
-  if (layout.block_bytes() < kMinBlockBytes) {
-    return refused(limits("the size of a block in bytes", layout.block_bytes(), "128 or more"), layout.block_bytes());
+  const std::uint64_t run_bytes = 2 * layout.block_tokens * layout.row_bytes();
+  if (run_bytes < kMinRunBytes) {
+    return refused(limits("the size of a block in one layer, in bytes,", run_bytes, "128 or more: use more block_tokens"),
+                   run_bytes);
+  }
+  if (layout.row_bytes() < kMinRowBytes && layout.layers > kMostThinLayers) {
+    return refused(limits("layers", layout.layers, "1 to 512 where a token has less than 16 bytes per layer"),
+                   layout.layers);
   }
   if (!std::isfinite(layout.rope_base) || !std::isfinite(layout.rope_scale) || layout.rope_base < 0) {
     return refused("layout: rope_base and rope_scale must be finite, rope_base not negative", 0);

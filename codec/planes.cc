@@ -167,15 +167,19 @@ void dequantise(const std::uint8_t* codes, std::uint32_t count, float step, floa
   }
 }
 
-// Where one (layer, K|V) half lies in the planes; groups and values are counted over the block.
+// Where one (layer, K|V) half lies, as byte offsets: its scales and high nibbles in plane 0, its low
+// nibbles in plane 1.
 struct Half {
-  std::uint64_t first_group = 0;
-  std::uint64_t first_value = 0;
+  std::uint64_t scales = 0;
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
 };
 
 Half half_of(const Shape& shape, std::uint32_t tokens, std::uint32_t layer, std::uint32_t kv) noexcept {
-  const std::uint64_t index = std::uint64_t{layer} * 2 + kv;
-  return {index * shape.groups(tokens), index * tokens * shape.row_values};
+  const std::uint64_t scale_bytes = shape.groups(tokens) * 2;
+  const std::uint64_t nibble_bytes = std::uint64_t{tokens} * shape.row_values / 2;
+  const std::uint64_t begin = layer * 2 * (scale_bytes + nibble_bytes);
+  return {begin + kv * scale_bytes, begin + 2 * scale_bytes + kv * nibble_bytes, (layer * 2 + kv) * nibble_bytes};
 }
 
 }  // namespace
@@ -211,28 +215,27 @@ CodecReport encode_int8(const Layout& layout, std::uint32_t tokens, std::span<co
   const PlaneSizes sizes = plane_sizes(layout, tokens);
   KVRAIL_ASSERT(plane0.size() == sizes.plane0_bytes && plane1.size() == sizes.plane1_bytes);
   KVRAIL_ASSERT(layer_begin <= layer_end && layer_end <= layout.layers && slot.size() >= layout.block_bytes());
-  std::byte* const scales = plane0.data();
-  std::byte* const high = plane0.data() + (sizes.plane0_bytes - sizes.plane1_bytes);
   Segment segment;
   Codes codes;
   Tally tally;
   for (std::uint32_t half = layer_begin * 2; half < layer_end * 2; ++half) {
-    auto [group, value] = half_of(shape, tokens, half / 2, half % 2);
+    Half at_half = half_of(shape, tokens, half / 2, half % 2);
     for (std::uint32_t row = 0; row < tokens; row += shape.rows_per_segment) {
       const std::uint32_t rows = std::min(shape.rows_per_segment, tokens - row);
       const std::uint32_t count = rows * shape.row_values;
       load(layout.dtype, slot.data() + layout.row_offset(half / 2, half % 2, row), count, segment.data());
       if (half % 2 == 0) rotate(segment.data(), count, shape.rotation);
       const float* at = segment.data();
-      for (std::uint32_t g = 0; g < shape.groups_per_segment; ++g, ++group) {
+      for (std::uint32_t g = 0; g < shape.groups_per_segment; ++g, at_half.scales += 2) {
         const std::uint32_t in_group = shape.group_values(count, g);
         const std::uint16_t step = step_of(at, in_group, tally);
-        std::memcpy(scales + group * 2, &step, 2);
+        std::memcpy(plane0.data() + at_half.scales, &step, 2);
         quantise(at, in_group, bf16_to_float(step), codes.data() + (at - segment.data()));
         at += in_group;
       }
-      pack(codes.data(), count, high + value / 2, plane1.data() + value / 2);
-      value += count;
+      pack(codes.data(), count, plane0.data() + at_half.high, plane1.data() + at_half.low);
+      at_half.high += count / 2;
+      at_half.low += count / 2;
     }
   }
   CodecReport report;
@@ -250,22 +253,22 @@ void decode_int8(const Layout& layout, std::uint32_t tokens, std::span<const std
   KVRAIL_ASSERT(plane0.size() == sizes.plane0_bytes);
   KVRAIL_ASSERT(plane1.empty() || plane1.size() == sizes.plane1_bytes);
   KVRAIL_ASSERT(layer_begin <= layer_end && layer_end <= layout.layers && slot.size() >= layout.block_bytes());
-  const std::byte* const high = plane0.data() + (sizes.plane0_bytes - sizes.plane1_bytes);
   const float bias = plane1.empty() ? 0.0F : 0.5F;
   Segment segment;
   Codes codes;
   for (std::uint32_t half = layer_begin * 2; half < layer_end * 2; ++half) {
-    auto [group, value] = half_of(shape, tokens, half / 2, half % 2);
+    Half at_half = half_of(shape, tokens, half / 2, half % 2);
     for (std::uint32_t row = 0; row < tokens; row += shape.rows_per_segment) {
       const std::uint32_t rows = std::min(shape.rows_per_segment, tokens - row);
       const std::uint32_t count = rows * shape.row_values;
-      unpack(high + value / 2, plane1.empty() ? nullptr : plane1.data() + value / 2, count, codes.data());
-      value += count;
+      unpack(plane0.data() + at_half.high, plane1.empty() ? nullptr : plane1.data() + at_half.low, count, codes.data());
+      at_half.high += count / 2;
+      at_half.low += count / 2;
       std::uint32_t at = 0;
-      for (std::uint32_t g = 0; g < shape.groups_per_segment; ++g, ++group) {
+      for (std::uint32_t g = 0; g < shape.groups_per_segment; ++g, at_half.scales += 2) {
         const std::uint32_t in_group = shape.group_values(count, g);
         std::uint16_t bits = 0;
-        std::memcpy(&bits, plane0.data() + group * 2, 2);
+        std::memcpy(&bits, plane0.data() + at_half.scales, 2);
         dequantise(codes.data() + at, in_group, bf16_to_float(bits), bias, segment.data() + at);
         at += in_group;
       }

@@ -3,9 +3,10 @@
 // the group scales and the high nibbles (an int4 code by itself), plane 1 the low nibbles. 8.25
 // bits/value at groups of 64. K may be rotated by a Hadamard transform over head_dim first.
 //
-// Plane 0 of a block of n tokens: [scales: 2 bytes per group][nibbles: (values+1)/2 bytes];
-// plane 1: nibbles. Values in stream order [layer][K|V][token][kv_head][dim]; groups never cross a
-// (layer, K|V, token) row when the row has >= 64 values.
+// Plane 0 of a block of n tokens, for each layer: [scales: 2 bytes per group][high nibbles]; plane 1,
+// for each layer: [low nibbles]. So a layer is one run in each plane. Values in stream order
+// [layer][K|V][token][kv_head][dim]; groups never cross a (layer, K|V, token) row when the row has
+// >= 64 values.
 // All ISAs give the same bits: fixed operation order, no contraction. NaN and Inf: see encode().
 #pragma once
 
@@ -24,6 +25,7 @@ struct PlaneSizes {
 
 // Whether the layout's dtype and head_dim can be encoded; else a typed Code::unsupported with why.
 [[nodiscard]] Result<void> can_encode(const Layout& layout);
+// Every layer has an equal part of each plane.
 [[nodiscard]] PlaneSizes plane_sizes(const Layout& layout, std::uint32_t tokens) noexcept;
 
 struct CodecReport {

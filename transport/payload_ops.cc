@@ -98,19 +98,6 @@ bool verify_units(const Payload& sink, std::uint64_t offset, std::uint64_t bytes
   return true;
 }
 
-std::uint32_t clip_to_units(const Payload& payload, std::uint64_t offset, std::uint32_t bytes,
-                            std::uint32_t max_units) noexcept {
-  KVRAIL_ASSERT(bytes > 0 && max_units > 0);
-  const UnitRange units = completed_units(payload, offset, bytes);
-  if (units.count <= max_units) return bytes;
-  const std::uint32_t last = units.first + max_units - 1;
-  const std::size_t i = piece_of_unit(payload, last);
-  const std::uint64_t unit_end = std::uint64_t{last - payload.first_unit[i] + 1} * kDigestUnitBytes;
-  const std::uint64_t end = payload.starts[i] + std::min(unit_end, payload.pieces[i].bytes);
-  KVRAIL_ASSERT(end > offset && end <= offset + bytes);
-  return static_cast<std::uint32_t>(end - offset);
-}
-
 bool is_consistent(const Payload& payload) noexcept {
   const std::size_t count = payload.pieces.size();
   if (count == 0 || payload.starts.size() != count || payload.first_unit.size() != count) {

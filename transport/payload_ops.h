@@ -49,10 +49,6 @@ struct UnitRange {
 [[nodiscard]] bool verify_units(const Payload& sink, std::uint64_t offset, std::uint64_t bytes,
                                 std::span<const std::uint64_t> digests) noexcept;
 
-// The bytes of a chunk at `offset` that complete at most `max_units` units; at least one byte.
-[[nodiscard]] std::uint32_t clip_to_units(const Payload& payload, std::uint64_t offset,
-                                          std::uint32_t bytes, std::uint32_t max_units) noexcept;
-
 // Whether the arrays agree with each other, for assertions at the contract's edge. O(pieces).
 [[nodiscard]] bool is_consistent(const Payload& payload) noexcept;
 

@@ -46,6 +46,7 @@ struct Caps {
   std::uint32_t max_chunks_in_flight = 0;  // per lane
   bool same_machine = false;
   bool verifies_digests = false;       // checks each unit in place, reports Code::corrupt
+  bool registers_memory = false;       // register_memory() does something, and wants its opposite
 };
 
 // One byte range of a payload, to be written into the peer's lease at the same stream offset.
@@ -123,7 +124,8 @@ class Transport {
   virtual void withdraw(LeaseId lease) noexcept = 0;
 
   // Makes a long-lived range known before its memory is used in payloads (registration with a
-  // NIC, an fd passed to a peer engine). `fd` is the memfd behind it, or -1. Control path.
+  // NIC, an fd passed to a peer engine). `fd` is the memfd that is mapped there from its start, or
+  // -1. Control path.
   [[nodiscard]] virtual Result<void> register_memory(std::byte* base, std::uint64_t bytes, int fd) = 0;
 
   // The range that starts at `base` goes away; no chunk in flight uses it. Control path.

@@ -66,9 +66,12 @@ Result<Agent> Agent::attach(const AttachOptions& options) {
 }
 
 Result<void> Agent::detach(Nanoseconds timeout) {
-  if (const Status alive = state_->session->alive(); !alive.ok()) return error_of(alive, "cannot detach");
-  Result<void> done = state_->session->channel().detach(timeout.count());
-  state_->session->leave();
+  client::Session& session = *state_->session;
+  if (const Status alive = session.alive(); !alive.ok() && !state_->detaching) return error_of(alive, "cannot detach");
+  Result<void> done = session.channel().detach(timeout.count());
+  state_->detaching = !done.ok() && done.status().code == Code::timed_out;
+  session.end({Code::cancelled, Scope::engine});
+  if (!state_->detaching) session.leave();
   return done;
 }
 
@@ -82,6 +85,7 @@ Result<void> Agent::reattach(Nanoseconds timeout) {
     Result<std::shared_ptr<client::Session>> session = state_->connect(options);
     if (session.ok()) {
       state_->session = std::move(*session);
+      state_->detaching = false;
       break;
     }
     const Code code = session.status().code;

@@ -64,6 +64,7 @@ class Channel {
   // Pages of the agent's own process; Code::unsupported where the engine is another process.
   [[nodiscard]] virtual Result<ImportedRange> import_pages(std::byte* base, std::uint64_t bytes,
                                                            TimeNs timeout_ns) = 0;
+  // Code::timed_out: it may be called again.
   virtual Result<void> detach(TimeNs timeout_ns) = 0;
   // Leaves at once; nothing else is called afterwards but fd() and the destructor.
   virtual void close() noexcept = 0;

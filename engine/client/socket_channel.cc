@@ -110,7 +110,9 @@ class SocketChannel final : public Channel {
 
   Result<void> detach(TimeNs timeout_ns) override {
     const auto question = ipc::header_of<ipc::MessageHeader>(MessageType::detach, ++sequence_);
-    return ask(bytes_of(question), MessageType::detached, timeout_ns, {});
+    Result<void> done = ask(bytes_of(question), MessageType::detached, timeout_ns, {});
+    if (!done.ok()) socket_.reset();  // that says it as well
+    return done;
   }
 
   // Sends a question and takes in messages until its answer, which stays in received().

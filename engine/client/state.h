@@ -44,6 +44,7 @@ struct State {
   Probe probe;
   std::uint64_t copied_bytes = 0;
   bool in_callback = false;
+  bool detaching = false;   // the engine has not let go yet
   // The one call that waits for its own completion.
   std::uint64_t call_ticket = 0;
   bool call_done = false;

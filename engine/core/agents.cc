@@ -30,6 +30,14 @@ Result<AttachMemory> Node::Core::prepare(const StoreOptions& options, const Agen
 
 Result<AgentHandle> Node::Core::attach(const AgentInfo& info, AttachMemory memory) {
   const AllowAllocScope allow;
+  auto handle = try_attach(info, memory);
+  // What was not taken is the Conductor's to unmap.
+  store_->retire(std::move(memory.tenant));
+  store_->retire(std::move(memory.agent));
+  return handle;
+}
+
+Result<AgentHandle> Node::Core::try_attach(const AgentInfo& info, AttachMemory& memory) {
   if (draining_) return Error{Status{Code::shutting_down, Scope::engine}, "the engine is draining"};
   if (info.role == 0) return Error{Status{Code::invalid_argument}, "an agent's role weight must be at least 1"};
   if ((info.accepted & ~kKnownMedia) != 0) {
@@ -46,8 +54,10 @@ Result<AgentHandle> Node::Core::attach(const AgentInfo& info, AttachMemory memor
   auto tenant = store_->find_tenant(info.tenant);
   const bool new_tenant = !tenant.valid();
   if (new_tenant) {
-    auto made = memory.tenant != nullptr ? store_->ensure_tenant(info.tenant, std::move(memory.tenant))
-                                         : store_->ensure_tenant(info.tenant);
+    if (memory.tenant == nullptr) {
+      return Error{Status{Code::busy, Scope::engine}, "the tenant's first agent is being attached; attach again"};
+    }
+    auto made = store_->ensure_tenant(info.tenant, std::move(memory.tenant));
     if (!made.ok()) return std::move(made).error();
     tenant = made.value();
   }
@@ -86,8 +96,29 @@ void Node::Core::register_arena(std::uint32_t arena_id) {
   const mempool::Arena* arena = store_->arena(arena_id);
   if (arena == nullptr) return;
   for (std::uint32_t t = 0; t < transport_count_; ++t) {
+    if (!transports_[t]->caps().registers_memory) continue;
     (void)transports_[t]->register_memory(arena->base(), arena->bytes(), arena->fd()).ok();
   }
+}
+
+// A transport must forget a range before other memory can have its address. The store retires an arena
+// when no version names it, and a chunk in flight pins its version: so no chunk is concerned.
+void Node::Core::unregister_arena(void* core, const mempool::Arena& arena) noexcept {
+  const auto& self = *static_cast<const Core*>(core);
+  for (std::uint32_t t = 0; t < self.transport_count_; ++t) {
+    if (self.transports_[t]->caps().registers_memory) self.transports_[t]->unregister_memory(arena.base());
+  }
+}
+
+Result<Extent> Node::Core::import_range(AgentHandle handle, StoreMemoryPtr memory) {
+  const AllowAllocScope allow;
+  if (agent(handle) == nullptr) {
+    store_->retire(std::move(memory));
+    return Status{Code::not_found};
+  }
+  auto extent = store_->import_range(handle, std::move(memory));
+  if (extent.ok()) register_arena(extent.value().arena);
+  return extent;
 }
 
 void Node::Core::detach(AgentHandle handle) noexcept {
@@ -98,6 +129,7 @@ void Node::Core::detach(AgentHandle handle) noexcept {
   drop_events(*agent);
   drop_open_work(handle);
   store_->remove_agent(handle);
+  if (store_->lends(handle)) cancel_revoked();
   agent->up_pending = 0;
   peers_.for_each([&](Handle<Peer> peer, Peer& p) {
     if (p.alive) agent->down_pending |= std::uint64_t{1} << peer.index;
@@ -127,6 +159,15 @@ void Node::Core::drop_open_work(AgentHandle handle) noexcept {
   });
   tasks_.for_each([&](Handle<Task>, Task& task) {
     if (task.agent == handle && task.ended_ns == 0) task.ended_ns = now_;
+  });
+}
+
+// The agent's pages must be read no longer than it takes the chunks in flight to end.
+void Node::Core::cancel_revoked() noexcept {
+  outs_.for_each([&](OutHandle out_handle, Outgoing& out) {
+    if (out.state != OutState::draining && store_->revoked(out.version)) {
+      cancel_out(out_handle.index, Status{Code::not_found});
+    }
   });
 }
 

@@ -84,6 +84,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       event_agents_(options.store.max_agents) {
   dials_.reserve(options.limits.max_dials);
   dial_states_ = std::make_unique<DialState[]>(options.limits.max_dials);
+  store_->on_retire(&Core::unregister_arena, this);
   for (std::uint32_t i = 0; i < event_nodes_.size(); ++i) {
     event_nodes_[i].next = i + 1 < event_nodes_.size() ? i + 1 : kNoIndex;
   }
@@ -179,6 +180,10 @@ Result<AgentHandle> Node::attach(const AgentInfo& info) {
   if (!memory.ok()) return std::move(memory).error();
   return attach(info, std::move(memory).value());
 }
+void Node::free_retired() noexcept { (void)core_->store_->take_retired(); }
+std::uint64_t Node::retirements() const noexcept { return core_->store_->retirements(); }
+void Node::retire(StoreMemoryPtr unused) noexcept { core_->store_->retire(std::move(unused)); }
+bool Node::lends(AgentHandle agent) const noexcept { return core_->store_->lends(agent); }
 void Node::detach(AgentHandle agent) noexcept { core_->detach(agent); }
 void Node::set_sink(AgentSink& sink) noexcept { core_->sink_ = &sink; }
 
@@ -192,10 +197,18 @@ void Node::update_compute(AgentHandle handle, const ComputeProfile& compute, Tim
 }
 
 Result<Extent> Node::import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes, int fd) {
-  if (core_->agent(agent) == nullptr) return Status{Code::not_found};
-  auto extent = core_->store_->import_range(agent, base, bytes, fd);
-  if (extent.ok()) core_->register_arena(extent.value().arena);
-  return extent;
+  const LocalAgent* known = core_->agent(agent);
+  if (known == nullptr) return Status{Code::not_found};
+  auto memory = prepare_import(core_->options_.store, known->info.layout, base, bytes, fd);
+  if (!memory.ok()) return std::move(memory).error();
+  return import_range(agent, std::move(memory).value());
+}
+Result<StoreMemoryPtr> Node::prepare_import(const StoreOptions& options, const Layout& layout, std::byte* base,
+                                            std::uint64_t bytes, int fd) {
+  return Store::prepare_import(options, layout, base, bytes, fd);
+}
+Result<Extent> Node::import_range(AgentHandle agent, StoreMemoryPtr memory) {
+  return core_->import_range(agent, std::move(memory));
 }
 
 std::size_t Node::cycle(TimeNs now_ns) noexcept { return core_->cycle(now_ns); }

@@ -109,8 +109,20 @@ class Node final : public AgentCommands {
   // What the agent's Probe says; idle_until 0: unknown.
   void update_compute(AgentHandle agent, const ComputeProfile& compute, TimeNs backlog_ns,
                       TimeNs idle_until_ns) noexcept;
-  // Conductor. Memory of an agent that it brought along, used in place (StoreOptions of import).
+  // Memory that an agent brought along, used in place (Store::import_range): made on any thread, adopted
+  // by the worker at once.
+  [[nodiscard]] static Result<StoreMemoryPtr> prepare_import(const StoreOptions& options, const Layout& layout,
+                                                             std::byte* base, std::uint64_t bytes, int fd);
+  [[nodiscard]] Result<Extent> import_range(AgentHandle agent, StoreMemoryPtr memory);
+  // Conductor. Both in turn.
   [[nodiscard]] Result<Extent> import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes, int fd);
+  // Any thread: unmaps what the worker needs no more; it never does so itself while somebody else does.
+  void free_retired() noexcept;
+  [[nodiscard]] std::uint64_t retirements() const noexcept;  // the worker's; grows when there is more to unmap
+  // Memory that was prepared and is not needed.
+  void retire(StoreMemoryPtr unused) noexcept;
+  // Whether pages that a detached agent had brought by address are still read.
+  [[nodiscard]] bool lends(AgentHandle agent) const noexcept;
 
   // One bounded duty cycle; returns the work done, 0 when there was none.
   std::size_t cycle(TimeNs now_ns) noexcept;

@@ -114,9 +114,13 @@ class Node::Core {
   [[nodiscard]] static Result<AttachMemory> prepare(const StoreOptions& options, const AgentInfo& info,
                                                     bool with_tenant);
   Result<AgentHandle> attach(const AgentInfo& info, AttachMemory memory);
+  [[nodiscard]] Result<AgentHandle> try_attach(const AgentInfo& info, AttachMemory& memory);
   void detach(AgentHandle agent) noexcept;
   void drop_open_work(AgentHandle agent) noexcept;
+  void cancel_revoked() noexcept;
   void register_arena(std::uint32_t arena_id);
+  static void unregister_arena(void* core, const mempool::Arena& arena) noexcept;
+  Result<Extent> import_range(AgentHandle agent, StoreMemoryPtr memory);
   [[nodiscard]] LocalAgent* agent(AgentHandle handle) noexcept;
   [[nodiscard]] bool reserve_events(AgentHandle agent, std::uint32_t count) noexcept;
   void release_reserved(AgentHandle agent, std::uint32_t count) noexcept;
@@ -235,6 +239,8 @@ class Node::Core {
   void decide(std::uint32_t in) noexcept;
   void fill_facts(const Incoming& in, const HaveResult& have, scheduler::ReceiverFacts& facts) noexcept;
   void filter_candidates(Incoming& in) noexcept;
+  [[nodiscard]] scheduler::ReceiverFacts facts_of(const Incoming& in, std::uint64_t memory_bytes) noexcept;
+  [[nodiscard]] bool any_medium(const Incoming& in, std::uint64_t memory_bytes) noexcept;
   [[nodiscard]] bool pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept;
   void accept_other(std::uint32_t in) noexcept;
   [[nodiscard]] Status stage(Incoming& in) noexcept;

@@ -89,8 +89,11 @@ void Node::Core::decide(std::uint32_t index) noexcept {
   note_receiving(in);
   if (!is_kv(in.medium)) return accept_other(index);
   if (stage(in).ok()) return accept_kv(index);
-  const bool smaller = pick_medium(in, store_->memory(in.tenant_handle).free_bytes);
-  if (!smaller) return answer_later(index);
+  const std::uint64_t free_bytes = store_->memory(in.tenant_handle).free_bytes;
+  // It would fit later. Asking that is no decision: a full node must not wear hysteresis out by retries.
+  if (!any_medium(in, free_bytes)) return answer_later(index);
+  const bool smaller = pick_medium(in, free_bytes);
+  KVRAIL_ASSERT(smaller);
   if (!is_kv(in.medium)) return accept_other(index);
   const Status status = stage(in);
   if (status.ok()) return accept_kv(index);
@@ -100,16 +103,26 @@ void Node::Core::decide(std::uint32_t index) noexcept {
   close_in(index, Answer::done, status);
 }
 
-bool Node::Core::pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept {
+scheduler::ReceiverFacts Node::Core::facts_of(const Incoming& in, std::uint64_t memory_bytes) noexcept {
   const HaveResult have = store_->have(in.tenant_handle, in.layout, in.tokens, in.source_epsilon_ppm);
   scheduler::ReceiverFacts facts;
   fill_facts(in, have, facts);
   facts.lease_bytes_free = memory_bytes;
+  return facts;
+}
+
+bool Node::Core::any_medium(const Incoming& in, std::uint64_t memory_bytes) noexcept {
+  return chooser_.any_allowed(std::span(in.candidates).first(in.candidate_count), facts_of(in, memory_bytes));
+}
+
+bool Node::Core::pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept {
+  const scheduler::ReceiverFacts facts = facts_of(in, memory_bytes);
   const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
   in.pick = chooser_.pick(std::span(in.candidates).first(in.candidate_count), facts, lane);
   if (in.pick.index < 0) return false;
   const scheduler::CandidateCost& chosen = in.candidates[static_cast<std::size_t>(in.pick.index)];
   in.medium = chosen.medium;
+  if (in.wish == in.medium) in.pick.reason = scheduler::PickReason::wished;
   in.epsilon_ppm = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(std::uint64_t{in.source_epsilon_ppm} + chosen.epsilon_ppm, UINT32_MAX));
   return true;

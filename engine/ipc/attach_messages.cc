@@ -21,8 +21,8 @@ Error refusal(Code code, std::string text, int detail = 0) {
   return Error{{code, Scope::engine, detail}, std::move(text)};
 }
 
-// What can be told of the memory before the worker is asked. Whatever is refused as unsupported the
-// agent itself can copy.
+// What can be told of the memory before it is mapped. Whatever is refused as unsupported the agent itself
+// can copy.
 Result<void> judge_memory(int fd, const ImportMessage& message) {
   struct stat info {};
   struct statfs system {};
@@ -184,13 +184,18 @@ void AttachServer::on_import(Connection& connection, Received& message) {
     ++counters_.imports_refused;
     return refuse(connection, sound.error());
   }
-  connection.import_fd = std::move(fd);
+  const Result<ImportMemory> memory = sessions_.prepare_import(
+      connection.session->info().layout, {fd.get(), nullptr, import.offset, import.bytes});
+  if (!memory.ok()) {
+    ++counters_.imports_refused;
+    return refuse(connection, memory.error());
+  }
   connection.stage = Connection::Stage::asking;
   listen(connection, false);
   SessionCommand command;
   command.kind = SessionCommand::Kind::import;
   command.id = connection.id;
-  command.import = {connection.import_fd.get(), nullptr, import.offset, import.bytes};
+  command.import = *memory;
   link_.send(command);
 }
 

@@ -16,6 +16,7 @@ std::size_t AttachServer::take_notices() {
     ++taken;
     on_notice(notice);
   }
+  sessions_.free_retired();
   return taken;
 }
 
@@ -37,6 +38,7 @@ void AttachServer::on_notice(SessionNotice& notice) {
     case SessionNotice::Kind::gone: return on_gone(connection, notice.reason);
     case SessionNotice::Kind::refused:
       ++counters_.refused_limit;
+      if (!notice.tenant_known) sessions_.forget(connection.session->info().tenant);
       refuse(connection, Error{notice.status, notice.text.data()});
       return close(connection);
   }
@@ -78,7 +80,6 @@ void AttachServer::on_arena(Connection& connection, const SessionNotice& notice)
 }
 
 void AttachServer::on_imported(Connection& connection, const SessionNotice& notice) {
-  connection.import_fd.reset();
   if (!notice.status.ok()) ++counters_.imports_refused;
   if (connection.stage != Connection::Stage::asking) return;
   connection.stage = Connection::Stage::serving;

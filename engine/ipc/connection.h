@@ -22,7 +22,6 @@ struct AttachServer::Connection {
   DropReason leaving = DropReason::none;  // decided while the worker was still adopting
   bool polite = false;                    // DETACH came: the end is answered
   std::unique_ptr<AgentSession> session;
-  UniqueFd import_fd;                     // of the import in hand
 
   [[nodiscard]] bool half_open() const noexcept { return stage == Stage::hello; }
 };

@@ -33,7 +33,7 @@ class EmbeddedPort::Hub {
   void drive() { drive_(); }
   [[nodiscard]] std::uint64_t next_id() noexcept { return link_.next_id(); }
   void send(const SessionCommand& command) noexcept { link_.send(command); }
-  [[nodiscard]] Result<AttachMemory> prepare(const AgentInfo& info) { return sessions_.prepare(info); }
+  [[nodiscard]] Sessions& sessions() noexcept { return sessions_; }
 
   // The next notice about a session; nothing if none comes until the deadline.
   std::optional<SessionNotice> wait(std::uint64_t id, TimeNs deadline_ns) {
@@ -66,6 +66,7 @@ class EmbeddedPort::Hub {
     static_cast<void>(::eventfd_read(link_.notice_bell.get(), &signals));
     SessionNotice notice;
     while (link_.notices.pop(notice)) notices_.emplace(notice.id, notice);
+    sessions_.free_retired();
   }
 
   Sessions& sessions_;
@@ -156,8 +157,11 @@ class EmbeddedChannel final : public client::Channel {
   }
 
   Result<ImportedRange> import_range(const ImportRequest& request, const ArenaMap& map, TimeNs timeout_ns) {
+    if (!lent_) return Error{{Code::peer_down, Scope::engine}, "the agent has left"};
+    const Result<ImportMemory> memory = hub_->sessions().prepare_import(session_->info().layout, request);
+    if (!memory.ok()) return memory.error();
     SessionCommand command = question(SessionCommand::Kind::import);
-    command.import = request;
+    command.import = *memory;
     Result<SessionNotice> notice = ask(command, timeout_ns);
     if (!notice.ok()) return std::move(notice).error();
     if (!notice->status.ok()) return Error{notice->status, "the engine cannot use this memory"};
@@ -230,7 +234,7 @@ Result<Agent> EmbeddedPort::attach(const AttachOptions& options) {
     attachment.control = memory->layout;
     attachment.control_map = {memory->arena->base(), memory->arena->bytes(), false};
     attachment.tenant = info->tenant;
-    Result<AttachMemory> attach_memory = hub->prepare(*info);
+    Result<AttachMemory> attach_memory = hub->sessions().prepare(*info);
     if (!attach_memory.ok()) return std::move(attach_memory).error();
     auto session = std::make_unique<AgentSession>(hub->next_id(), *info, std::move(*memory),
                                                   Bell::eventfd(bell.get()), std::move(submit_bell));
@@ -245,6 +249,7 @@ Result<Agent> EmbeddedPort::attach(const AttachOptions& options) {
     auto channel = std::make_unique<EmbeddedChannel>(hub, std::move(session), std::move(bell));
     const std::optional<SessionNotice> notice = hub->wait(id, deadline_after(wanted.timeout.count()));
     if (notice && notice->kind == SessionNotice::Kind::refused) {
+      if (!notice->tenant_known) hub->sessions().forget(info->tenant);
       return Error{notice->status, notice->text.data()};
     }
     channel->adopted();  // Also when no answer came: the worker may have the session, so it is asked back.

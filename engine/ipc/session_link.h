@@ -35,7 +35,7 @@ struct SessionCommand {
   std::uint32_t arena_id = 0;            // arena
   std::uint64_t id = 0;
   AgentSession* session = nullptr;       // adopt
-  ImportRequest import;                  // import: an fd stays the attaching side's
+  ImportMemory import;                   // import: the worker's from here on
 };
 
 // An arena as the worker saw it. The descriptor is made by the worker, because the arena itself may
@@ -52,6 +52,7 @@ struct SessionNotice {
   DropReason reason = DropReason::none;    // gone
   std::uint64_t id = 0;
   Status status;                           // refused, arena, imported
+  bool tenant_known = false;               // refused
   AgentHandle agent;                       // adopted
   std::uint32_t arena_id = 0;              // adopted, arena
   std::uint32_t receive_id = 0;            // adopted
@@ -70,6 +71,10 @@ struct SessionLink {
   std::uint64_t last_id = 0;  // attaching thread's; ids of all links differ
 
   [[nodiscard]] static Result<std::unique_ptr<SessionLink>> create();
+  SessionLink() = default;
+  SessionLink(const SessionLink&) = delete;
+  SessionLink& operator=(const SessionLink&) = delete;
+  ~SessionLink();  // both threads have ended
   [[nodiscard]] std::uint64_t next_id() noexcept { return ++last_id; }
   // Programmer error if full, see Invariant.
   void send(const SessionCommand& command) noexcept;

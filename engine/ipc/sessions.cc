@@ -42,6 +42,11 @@ Result<std::unique_ptr<SessionLink>> SessionLink::create() {
   return link;
 }
 
+SessionLink::~SessionLink() {
+  SessionCommand command;
+  while (commands.pop(command)) StoreMemoryPtr(command.import.memory).reset();
+}
+
 void SessionLink::send(const SessionCommand& command) noexcept {
   const bool pushed = commands.push(command);
   KVRAIL_ASSERT_MSG(pushed, "more than one request open per session");
@@ -61,6 +66,7 @@ Sessions::Sessions(const SessionsOptions& options, SessionHost& host)
       by_agent_(options.max_agents, nullptr),
       payload_(kMaxScratchBytes) {
   live_.reserve(options.max_agents);
+  leaving_.reserve(options.max_agents);
 }
 
 
@@ -102,7 +108,29 @@ void Sessions::give_back_link(SessionLink* link) noexcept {
 std::size_t Sessions::cycle(TimeNs now_ns) noexcept {
   if (armed_) disarm();
   const std::size_t commands = control();
-  return commands + poll(now_ns);
+  const std::size_t records = poll(now_ns);
+  let_go();
+  return commands + records;
+}
+
+// Tells who has left in the meantime, and that there is memory to be given back.
+void Sessions::let_go() noexcept {
+  for (std::size_t i = 0; i < leaving_.size();) {
+    if (host_.lends(leaving_[i].agent)) {
+      ++i;
+      continue;
+    }
+    leaving_[i].link->report(leaving_[i].notice);
+    leaving_[i] = leaving_.back();
+    leaving_.pop_back();
+  }
+  const std::uint64_t retirements = host_.retirements();
+  if (retirements == retirements_told_) return;
+  retirements_told_ = retirements;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    if (!claimed_[i].load(std::memory_order_relaxed)) continue;  // a bell too many or too few harms nothing
+    static_cast<void>(::eventfd_write(links_[i]->notice_bell.get(), 1));
+  }
 }
 
 std::size_t Sessions::control() noexcept {
@@ -164,6 +192,7 @@ void Sessions::adopt(SessionLink& link, const SessionCommand& command) {
   } else {
     notice.kind = SessionNotice::Kind::refused;
     notice.status = admitted.status();
+    notice.tenant_known = host_.knows(session.info().tenant);
     const std::string& text = admitted.error().message;
     std::memcpy(notice.text.data(), text.data(), std::min(text.size(), notice.text.size() - 1));
   }
@@ -171,7 +200,7 @@ void Sessions::adopt(SessionLink& link, const SessionCommand& command) {
 }
 
 Result<void> Sessions::admit(AgentSession& session, bool fds, SessionNotice& notice) {
-  if (live_.size() == options_.max_agents) {
+  if (live_.size() + leaving_.size() >= options_.max_agents) {
     return Error{{Code::out_of_capacity, Scope::engine}, "the engine serves its most agents: raise max_agents"};
   }
   Result<AgentGrant> grant = host_.attach(session.info(), session.take_attach_memory());
@@ -223,11 +252,10 @@ void Sessions::import(SessionLink& link, const SessionCommand& command) {
   notice.id = command.id;
   notice.status = Code::not_found;
   const std::size_t index = find(command.id);
-  if (index < live_.size()) {
-    Result<Extent> extent = host_.import(live_[index].session->agent(), command.import);
-    notice.status = extent.status();
-    if (extent.ok()) notice.extent = *extent;
-  }
+  const AgentHandle agent = index < live_.size() ? live_[index].session->agent() : AgentHandle{};
+  const Result<Extent> extent = host_.import(agent, command.import);
+  notice.status = extent.status();
+  if (extent.ok()) notice.extent = *extent;
   link.report(notice);
 }
 
@@ -245,7 +273,8 @@ void Sessions::drop(std::size_t index, DropReason reason) noexcept {
   notice.kind = SessionNotice::Kind::gone;
   notice.id = entry.session->id();
   notice.reason = reason;
-  entry.link->report(notice);  // From here on the session is the attaching side's again.
+  // From `gone` on the session is the attaching side's again, and so are pages that it lent.
+  leaving_.push_back({entry.link, agent, notice});
 }
 
 std::size_t Sessions::find(std::uint64_t id) const noexcept {
@@ -283,6 +312,11 @@ bool Sessions::try_push(AgentHandle agent, const AgentEvent& event) noexcept {
 
 bool Sessions::arm() noexcept {
   armed_ = true;
+  if (std::any_of(leaving_.begin(), leaving_.end(), [this](const Leaving& one) { return !host_.lends(one.agent); }) ||
+      host_.retirements() != retirements_told_) {
+    disarm();
+    return false;
+  }
   for (const std::unique_ptr<SessionLink>& link : links_) {
     if (link->commands.read_available() != 0) {
       disarm();

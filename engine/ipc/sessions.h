@@ -40,9 +40,16 @@ class Sessions final : public AgentSink, public Pollable {
   void give_back_link(SessionLink* link) noexcept;
   // Any thread: the memory of an agent to be, so that the worker need not wait for it.
   [[nodiscard]] Result<AttachMemory> prepare(const AgentInfo& info) { return host_.prepare(info); }
+  [[nodiscard]] Result<ImportMemory> prepare_import(const Layout& layout, const ImportRequest& request) {
+    return host_.prepare_import(layout, request);
+  }
+  // Any thread: an adopt of an agent of this tenant was refused, the tenant is not there.
+  void forget(const Name& tenant) { host_.forget(tenant); }
+  // Any thread: unmaps what no agent needs any more; the notice bells tell when there is something.
+  void free_retired() noexcept { host_.free_retired(); }
 
-  // Pollable: commands of all links (these may block and allocate), then records of the sessions,
-  // going on where the last cycle stopped.
+  // Pollable: commands of all links (these may allocate), then records of the sessions, going on where
+  // the last cycle stopped.
   std::size_t cycle(TimeNs now_ns) noexcept override;
   [[nodiscard]] bool arm() noexcept override;
   [[nodiscard]] std::span<const int> wait_fds() const noexcept override { return {&wait_fd_, 1}; }
@@ -60,8 +67,16 @@ class Sessions final : public AgentSink, public Pollable {
     SessionLink* link = nullptr;
   };
 
+  // Dropped, but for pages of its process that somebody still reads.
+  struct Leaving {
+    SessionLink* link = nullptr;
+    AgentHandle agent;
+    SessionNotice notice;
+  };
+
   Sessions(const SessionsOptions& options, SessionHost& host);
   std::size_t control() noexcept;
+  void let_go() noexcept;
   void execute(SessionLink& link, const SessionCommand& command);
   std::size_t poll(TimeNs now_ns) noexcept;
   void adopt(SessionLink& link, const SessionCommand& command);
@@ -79,6 +94,8 @@ class Sessions final : public AgentSink, public Pollable {
   std::vector<std::unique_ptr<SessionLink>> links_;
   std::unique_ptr<std::atomic<bool>[]> claimed_;
   std::vector<Entry> live_;                      // capacity taken at creation
+  std::vector<Leaving> leaving_;                 // the same; more agents than that can't be leaving
+  std::uint64_t retirements_told_ = 0;
   std::vector<AgentSession*> by_agent_;          // AgentHandle::index -> session
   std::vector<std::byte> payload_;               // the one private copy of a record's payload
   std::size_t next_ = 0;

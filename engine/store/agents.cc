@@ -88,6 +88,25 @@ std::optional<std::uint64_t> take_slots(Store::State& state, TenantHandle tenant
   }
 }
 
+Status may_add(const Store::State& state, const AgentRecord& place, const Name& name,
+               TenantHandle tenant, const Layout& layout, const StoreMemory* memory) noexcept {
+  if (place.handle.valid()) {
+    return Code::already_exists;
+  }
+  if (state.tenants.get(tenant) == nullptr) {
+    return Code::not_found;
+  }
+  for (std::uint32_t i = 0; i < state.options.max_agents; ++i) {
+    const AgentRecord& other = state.agents[i];
+    if (other.handle.valid() && other.tenant == tenant && other.name == name) {
+      return Code::already_exists;
+    }
+  }
+  const bool fits =
+      memory != nullptr && memory->kind == MemoryKind::agent && memory->layout == layout;
+  return fits ? Status{} : refuse(StoreRule::import_only);
+}
+
 }  // namespace
 
 AgentRecord* Store::State::agent(AgentHandle handle) const noexcept {
@@ -103,20 +122,10 @@ Result<void> Store::add_agent(AgentHandle handle, const Name& name, TenantHandle
   KVRAIL_ASSERT_MSG(handle.valid() && handle.index < state_->options.max_agents,
                     "more agents than max_agents");
   AgentRecord& agent = state_->agents[handle.index];
-  if (agent.handle.valid()) {
-    return Status{Code::already_exists};
-  }
-  if (state_->tenants.get(tenant) == nullptr) {
-    return Status{Code::not_found};
-  }
-  for (std::uint32_t i = 0; i < state_->options.max_agents; ++i) {
-    const AgentRecord& other = state_->agents[i];
-    if (other.handle.valid() && other.tenant == tenant && other.name == name) {
-      return Status{Code::already_exists};
-    }
-  }
-  if (memory == nullptr || memory->kind != MemoryKind::agent || memory->layout != layout) {
-    return refuse(StoreRule::import_only);
+  const Status status = may_add(*state_, agent, name, tenant, layout, memory.get());
+  if (!status.ok()) {
+    state_->retire(std::move(memory));
+    return status;
   }
   const std::uint64_t block_bytes = memory->block_bytes;
   const auto id = state_->adopt(std::move(memory), tenant, handle);
@@ -166,12 +175,34 @@ std::uint32_t Store::remove_agent(AgentHandle handle) noexcept {
     StoreMemory* memory = state.arenas[i].get();
     if (memory != nullptr && memory->owner == handle) {
       freed += free_writable({memory, 0, memory->slot_count});
-      memory->owner = AgentHandle{};
-      state.retire_if_unused(memory->id);
+      const mempool::RegionId id = memory->id;
+      const bool by_address = memory->kind == MemoryKind::imported && memory->arena->fd() < 0;
+      if (by_address) {
+        state.revoke(*memory);  // The memory itself may go with its last version.
+      }
+      if ((memory = state.memory_of(id)) != nullptr) {
+        memory->owner = AgentHandle{};
+        state.retire_if_unused(id);
+      }
     }
   }
   *agent = AgentRecord{};
   return freed;
+}
+
+bool Store::lends(AgentHandle handle) const noexcept {
+  for (std::uint32_t i = 0; state_->revoked_arenas > 0 && i < state_->regions.capacity(); ++i) {
+    const StoreMemory* memory = state_->arenas[i].get();
+    if (memory != nullptr && handle.valid() && memory->lender == handle) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Store::revoked(VersionHandle handle) const noexcept {
+  const VersionRecord* version = state_->versions.get(handle);
+  return version != nullptr && state_->is_revoked(*version);
 }
 
 std::uint32_t Store::agent_arena(AgentHandle handle) const noexcept {
@@ -225,12 +256,10 @@ Status Store::free_blocks(AgentHandle handle, const Extent& extent) noexcept {
 
 Result<Extent> Store::import_range(AgentHandle handle, StoreMemoryPtr memory) noexcept {
   const AgentRecord* agent = state_->agent(handle);
-  if (agent == nullptr) {
-    return refuse(StoreRule::no_such_agent);
-  }
-  if (memory == nullptr || memory->kind != MemoryKind::imported ||
+  if (agent == nullptr || memory == nullptr || memory->kind != MemoryKind::imported ||
       memory->layout != agent->layout) {
-    return refuse(StoreRule::import_only);
+    state_->retire(std::move(memory));
+    return refuse(agent == nullptr ? StoreRule::no_such_agent : StoreRule::import_only);
   }
   for (std::uint32_t i = 0; i < memory->slot_count; ++i) {
     memory->slots[i].state = SlotState::writable;

@@ -166,7 +166,7 @@ class Commit {
     const std::uint32_t most = std::min(prefix_->block_count, version_->hash_count);
     while (shared < most && prefix_->hashes[shared] == version_->hashes[shared]) {
       const BlockRecord* block = state_.blocks.get(prefix_->blocks[shared]);
-      if (block == nullptr || !block->full()) {
+      if (block == nullptr || !block->full() || state_.is_revoked(prefix_->blocks[shared])) {
         break;
       }
       ++shared;
@@ -196,7 +196,7 @@ class Commit {
     }
     for (const BlockHandle handle : candidates) {
       const BlockRecord* block = state_.blocks.get(handle);
-      if (lies_at(block, place)) {
+      if (lies_at(block, place) && !state_.is_revoked(handle)) {
         epsilon_ppm_ = std::max(epsilon_ppm_, block->epsilon_ppm);
         share(i, handle);
         return true;
@@ -210,6 +210,14 @@ class Commit {
     return try_share_at(i, place) ? Status{} : refuse(StoreRule::foreign_slot);
   }
 
+  // Pages that another agent has lent go with it, and would take this context along.
+  [[nodiscard]] bool lent(BlockHandle handle) const noexcept {
+    const StoreMemory& memory =
+        *state_.memory_of(state_.slots.get(state_.blocks.get(handle)->slot)->arena);
+    return memory.kind == MemoryKind::imported && memory.arena->fd() < 0 &&
+           memory.owner != agent_.handle;
+  }
+
   [[nodiscard]] Status own_slot(std::uint32_t i, const Place& place) noexcept {
     AgentSlot& slot = place.memory->slots[place.offset / place.memory->block_bytes];
     if (slot.state == SlotState::free) {
@@ -221,7 +229,7 @@ class Commit {
     slot.mark = state_.commit_mark;
     if (slot.state == SlotState::writable) {
       const BlockHandle held = state_.find_block(agent_.tenant, version_->hashes[i]);
-      if (held && state_.blocks.get(held)->epsilon_ppm <= epsilon_ppm_) {
+      if (held && state_.blocks.get(held)->epsilon_ppm <= epsilon_ppm_ && !lent(held)) {
         share(i, held);
         return {};
       }

@@ -155,6 +155,7 @@ Result<mempool::RegionId> Store::State::adopt(StoreMemoryPtr from, TenantHandle 
   KVRAIL_ASSERT(from != nullptr && from->id == 0);
   const auto id = regions.try_add(from->arena->base(), from->arena->bytes(), from->arena->fd());
   if (!id) {
+    retire(std::move(from));
     return Status{Code::out_of_capacity, Scope::engine,
                   static_cast<std::int32_t>(regions.capacity())};
   }
@@ -173,13 +174,69 @@ void Store::State::retire_if_unused(mempool::RegionId id) noexcept {
   if (wanted || from->used_slots > 0) {
     return;
   }
+  revoked_arenas -= from->lender.valid() ? 1 : 0;
   StoreMemoryPtr gone = std::move(arenas[regions.slot_of(id)]);
   KVRAIL_ASSERT(regions.remove(id));
-  if (retired == nullptr) {
+  if (retire_hook != nullptr) {
+    retire_hook(retire_context, *gone->arena);
+  }
+  retire(std::move(gone));
+}
+
+// Whoever takes from the stack takes all of it, so a compare that sees an old head again is right.
+void Store::State::retire(StoreMemoryPtr gone) noexcept {
+  if (gone == nullptr) {
+    return;
+  }
+  ++retirements;
+  StoreMemory* const added = gone.release();
+  StoreMemory* head = retired.load(std::memory_order_relaxed);
+  if (head == nullptr) {
     retired_since_ns = clock.now_ns();
   }
-  gone->next_retired = std::move(retired);
-  retired = std::move(gone);
+  do {
+    static_cast<void>(added->next_retired.release());
+    added->next_retired.reset(head);
+    // Release: pairs with take_retired(), whose thread destroys what the worker has written.
+  } while (!retired.compare_exchange_weak(head, added, std::memory_order_release,
+                                          std::memory_order_relaxed));
+}
+
+bool Store::State::is_revoked(BlockHandle handle) const noexcept {
+  if (revoked_arenas == 0) {
+    return false;
+  }
+  const BlockRecord* block = blocks.get(handle);
+  const SlotRecord* slot = block == nullptr ? nullptr : slots.get(block->slot);
+  return slot != nullptr && memory_of(slot->arena)->lender.valid();
+}
+
+bool Store::State::is_revoked(const VersionRecord& version) const noexcept {
+  return revoked_arenas != 0 &&
+         std::any_of(version.blocks, version.blocks + version.block_count,
+                     [this](BlockHandle block) { return is_revoked(block); });
+}
+
+void Store::State::revoke(StoreMemory& pages) noexcept {
+  pages.lender = pages.owner;
+  ++revoked_arenas;
+  blocks.for_each([&](BlockHandle handle, BlockRecord& block) {
+    const SlotRecord* slot = slots.get(block.slot);
+    if (block.indexed && slot != nullptr && slot->arena == pages.id) {
+      block_index.erase(block.hash.low, handle.index);
+      block.indexed = false;
+    }
+  });
+  versions.for_each([&](VersionHandle handle, const VersionRecord& version) {
+    if (!version.published || !is_revoked(version)) {
+      return;
+    }
+    if (version.pins == 0) {
+      destroy(handle);
+    } else {
+      unlist(handle);  // Its last reader takes it along.
+    }
+  });
 }
 
 std::optional<std::uint64_t> Store::State::take(TenantHandle tenant, std::uint64_t bytes,

@@ -55,6 +55,7 @@ struct StoreMemory {
   mempool::RegionId id = 0;
   TenantHandle tenant;
   AgentHandle owner;             // invalid for receive, or when the agent has gone
+  AgentHandle lender;            // of pages by address whose agent has gone
   std::uint32_t used_slots = 0;  // writable and committed ones
   StoreMemoryPtr next_retired;
 };

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +44,11 @@ struct Store::State {
   [[nodiscard]] Result<mempool::RegionId> adopt(StoreMemoryPtr memory, TenantHandle tenant,
                                                 AgentHandle owner) noexcept;
   void retire_if_unused(mempool::RegionId id) noexcept;
+  void retire(StoreMemoryPtr gone) noexcept;
+  // Of pages by address whose agent has gone.
+  void revoke(StoreMemory& pages) noexcept;
+  [[nodiscard]] bool is_revoked(BlockHandle block) const noexcept;
+  [[nodiscard]] bool is_revoked(const VersionRecord& version) const noexcept;
   // Space in the tenant's receive arena; unpinned versions without an owner make room, oldest
   // first.
   [[nodiscard]] std::optional<std::uint64_t> take(TenantHandle tenant, std::uint64_t bytes,
@@ -144,8 +150,12 @@ struct Store::State {
   std::unique_ptr<AgentRecord[]> agents;
   mempool::RegionTable regions;
   std::unique_ptr<StoreMemoryPtr[]> arenas;  // by slot_of(region)
-  StoreMemoryPtr retired;
+  std::atomic<StoreMemory*> retired{nullptr};  // a stack; who takes, takes all
   TimeNs retired_since_ns = 0;
+  std::uint64_t retirements = 0;
+  RetireHook retire_hook = nullptr;
+  void* retire_context = nullptr;
+  std::uint32_t revoked_arenas = 0;
   SlotTable<SlotRecord> slots;
   SlotTable<BlockRecord, BlockTag> blocks;
   SlotTable<VersionRecord, VersionTag> versions;

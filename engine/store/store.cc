@@ -17,7 +17,7 @@ std::uint32_t region_capacity(const StoreOptions& options) {
 }
 
 constexpr std::size_t kExpiriesPerCall = 16;
-constexpr TimeNs kRetiredPatienceNs = kSecondNs;
+constexpr TimeNs kRetiredPatienceNs = 10 * kSecondNs;  // for a Conductor that is alive
 
 std::uint64_t index_bytes(const StoreOptions& options) {
   return (HashIndex::cells_for(options.max_blocks) + HashIndex::cells_for(options.max_versions)) *
@@ -107,7 +107,11 @@ Store::State::State(const StoreOptions& given, const Clock& time,
 }
 
 Store::Store() = default;
-Store::~Store() = default;
+Store::~Store() {
+  if (state_ != nullptr) {
+    static_cast<void>(take_retired());
+  }
+}
 
 Result<std::unique_ptr<Store>> Store::create(const StoreOptions& options, const Clock& clock) {
   if (auto valid = validate(options); !valid) {
@@ -134,13 +138,16 @@ TenantHandle Store::find_tenant(const Name& name) const noexcept {
 
 Result<TenantHandle> Store::ensure_tenant(const Name& name, StoreMemoryPtr memory) noexcept {
   if (const TenantHandle present = find_tenant(name)) {
+    state_->retire(std::move(memory));
     return present;
   }
   if (memory == nullptr || memory->kind != MemoryKind::receive) {
+    state_->retire(std::move(memory));
     return refuse(StoreRule::import_only);
   }
   const TenantHandle handle = state_->tenants.try_emplace();
   if (!handle) {
+    state_->retire(std::move(memory));
     return Status{Code::out_of_capacity, Scope::engine,
                   static_cast<std::int32_t>(state_->tenants.capacity())};
   }
@@ -167,7 +174,16 @@ Result<TenantHandle> Store::ensure_tenant(const Name& name) {
 }
 
 StoreMemoryPtr Store::take_retired() noexcept {
-  return std::move(state_->retired);
+  return StoreMemoryPtr(state_->retired.exchange(nullptr, std::memory_order_acquire));
+}
+
+std::uint64_t Store::retirements() const noexcept { return state_->retirements; }
+
+void Store::retire(StoreMemoryPtr unused) noexcept { state_->retire(std::move(unused)); }
+
+void Store::on_retire(RetireHook hook, void* context) noexcept {
+  state_->retire_hook = hook;
+  state_->retire_context = context;
 }
 
 const mempool::Arena* Store::arena(std::uint32_t arena_id) const noexcept {
@@ -218,11 +234,18 @@ std::size_t Store::housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept
     }
     ++work;
   }
-  if (state_->retired != nullptr && now_ns - state_->retired_since_ns >= kRetiredPatienceNs) {
-    // One arena only: unmapping takes milliseconds.
-    StoreMemoryPtr first = std::move(state_->retired);
-    state_->retired = std::move(first->next_retired);
-    ++work;
+  if (state_->retired.load(std::memory_order_relaxed) != nullptr &&
+      now_ns - state_->retired_since_ns >= kRetiredPatienceNs) {
+    // There is no Conductor, or it is stuck. One arena only: unmapping takes milliseconds.
+    if (StoreMemoryPtr first = take_retired(); first != nullptr) {
+      for (StoreMemoryPtr rest = std::move(first->next_retired); rest != nullptr;) {
+        StoreMemoryPtr next = std::move(rest->next_retired);
+        state_->retire(std::move(rest));
+        rest = std::move(next);
+      }
+      state_->retired_since_ns -= kRetiredPatienceNs;  // The others have waited as long.
+      ++work;
+    }
   }
   return work;
 }

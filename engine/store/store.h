@@ -149,9 +149,10 @@ class Store {
   ~Store();
 
   // --- tenants and agents ---
-  // The Conductor prepares memory, the worker adopts it; memory nothing names any more goes back by
-  // take_retired() to the Conductor, which destroys it (housekeep() does so if nobody takes it).
-  // ensure_tenant, add_agent and import_range without prepared memory do both in turn.
+  // The Conductor prepares memory, the worker adopts it; memory that nothing names any more, or that a
+  // refused call was given, goes back by take_retired() to the Conductor, which destroys it
+  // (housekeep() does so if nobody takes it for long). ensure_tenant, add_agent and import_range
+  // without prepared memory do both in turn.
   [[nodiscard]] static Result<StoreMemoryPtr> prepare_tenant(const StoreOptions& options,
                                                              const Name& name);
   [[nodiscard]] static Result<StoreMemoryPtr> prepare_agent(const StoreOptions& options,
@@ -166,14 +167,24 @@ class Store {
   [[nodiscard]] Result<void> add_agent(AgentHandle agent, const Name& name, TenantHandle tenant,
                                        const Layout& layout, StoreMemoryPtr memory) noexcept;
   [[nodiscard]] Result<Extent> import_range(AgentHandle agent, StoreMemoryPtr memory) noexcept;
-  [[nodiscard]] StoreMemoryPtr take_retired() noexcept;  // null: none
+  // Any thread. A chain of all that is to be destroyed, null: none.
+  [[nodiscard]] StoreMemoryPtr take_retired() noexcept;
+  [[nodiscard]] std::uint64_t retirements() const noexcept;  // grows when there is more to take
+  void retire(StoreMemoryPtr unused) noexcept;           // of the worker, which must not unmap it
+  // Called for each adopted arena before it is retired, when nothing names its memory any more.
+  using RetireHook = void (*)(void* context, const mempool::Arena& arena) noexcept;
+  void on_retire(RetireHook hook, void* context) noexcept;
 
   [[nodiscard]] Result<TenantHandle> ensure_tenant(const Name& name);
   [[nodiscard]] Result<void> add_agent(AgentHandle agent, const Name& name, TenantHandle tenant,
                                        const Layout& layout, std::uint64_t arena_bytes);
   // The agent is gone: writable slots, its pins and deliveries return now; committed contexts stay
   // until their TTL. Returns the number of slots returned.
+  // Pages that it brought by address are its process's, so what lies there goes with it: no look-up
+  // finds a version with a block there any more, whoever made it; lends() is false once nobody reads it.
   std::uint32_t remove_agent(AgentHandle agent) noexcept;
+  [[nodiscard]] bool lends(AgentHandle agent) const noexcept;
+  [[nodiscard]] bool revoked(VersionHandle version) const noexcept;
   [[nodiscard]] const mempool::Arena* arena(std::uint32_t arena_id) const noexcept;
   [[nodiscard]] std::uint32_t agent_arena(AgentHandle agent) const noexcept;
   [[nodiscard]] std::uint32_t receive_arena(TenantHandle tenant) const noexcept;
@@ -191,7 +202,8 @@ class Store {
   Status free_blocks(AgentHandle agent, const Extent& extent) noexcept;
   // Host memory of an embedded agent, used in place (kind host_pages, fd -1), or an fd mapped from
   // its start (host_fd, base null; the caller keeps the fd). A memfd must be sealed against
-  // shrinking or let itself be: the engine can't be made to read beyond its end.
+  // shrinking or let itself be: the engine can't be made to read beyond its end. Pages must stay
+  // mapped until arena(id) is null, after the agent's removal until lends() is false.
   [[nodiscard]] Result<Extent> import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes,
                                             int fd);
   // Slots cover all blocks; or, with a prefix, all but the prefix's leading full blocks. Slots

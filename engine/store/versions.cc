@@ -263,8 +263,8 @@ void Store::unpin(VersionHandle handle) noexcept {
     return;
   }
   ContextRecord* context = state_->contexts.get(version->context);
-  if (context == nullptr) {
-    state_->destroy(handle);  // Dropped by its owner, or terminal.
+  if (context == nullptr || state_->is_revoked(*version)) {
+    state_->destroy(handle);  // Dropped by its owner, terminal, or on pages that are to go.
     return;
   }
   state_->idle(handle);

@@ -80,7 +80,7 @@ struct ImportSource {
   Kind kind = Kind::host_fd;
   int device = -1;
   int fd = -1;                        // host_fd, dmabuf_fd: stays the caller's
-  std::byte* pages = nullptr;         // host_pages
+  std::byte* pages = nullptr;         // host_pages; stay mapped until the agent has been detached
   std::uint64_t offset = 0;           // in the fd
   std::uint64_t bytes = 0;            // whole block slots
 };
@@ -302,7 +302,9 @@ class Agent {
   Agent& operator=(Agent&&) noexcept;
   ~Agent();                           // leaves at once; the engine returns all that was held
 
-  // Leaves in order: answers when the engine has taken everything back.
+  // Leaves in order: answers when the engine has taken everything back. Contexts in imported pages
+  // (host_pages, used in place) go with the agent: nobody finds them any more, sends from there end.
+  // Code::timed_out: others still hold deliveries of them, so the pages must stay; call it again.
   Result<void> detach(Nanoseconds timeout = kCallTimeout);
   // After the engine died or dropped this agent: attaches anew with the same options, trying until
   // the timeout. Blocks and deliveries of the time before stay readable but refer to nothing.

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "kvrail/base/prng.h"
+#include "tests/support/payload_builder.h"
 
 namespace kvrail::test {
 
@@ -163,7 +164,7 @@ std::uint64_t Pair::post_all(int side, LaneId lane, LeaseId lease, const Payload
     post.offset = offset;
     post.bytes = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(chunk_bytes, source.total_bytes - offset));
-    post.bytes = clip_to_units(source, offset, post.bytes, 1024);
+    post.bytes = test::clip_to_units(source, offset, post.bytes, 1024);
     post.critical = critical;
     post.cookie = chunks;
     REQUIRE(run_until([&] { return post_chunk(side, lane, post); }));

@@ -446,6 +446,36 @@ TEST_CASE("ipc / embedded agents use the same rings, driven inline or by a worke
       }
     });
   }
+  SUBCASE("pages that were lent are the agent's again when detach() says so") {
+    rig.serve([&] {
+      auto port = engine::ipc::EmbeddedPort::create(rig.sessions());
+      REQUIRE(port.ok());
+      Result<Agent> planner = port->attach(options_of("", "planner"));
+      REQUIRE(planner.ok());
+      Result<Agent> coder = port->attach(options_of("", "coder"));
+      REQUIRE(coder.ok());
+      std::vector<std::byte> pages(2 * small_layout().block_bytes() + 16);
+      ImportSource source;
+      source.kind = ImportSource::Kind::host_pages;
+      source.pages = pages.data() + (16 - reinterpret_cast<std::uintptr_t>(pages.data()) % 16) % 16;
+      source.bytes = 2 * small_layout().block_bytes();
+      Result<Blocks> lent = planner->import(source, kSoon);
+      REQUIRE(lent.ok());
+      const Context context = commit(*planner, "c", 32, *lent, 3);
+      REQUIRE(planner->send(context, {"coder"}).ok());
+      {
+        const Delivery delivery = receive(*coder);
+        CHECK(planner->detach(std::chrono::milliseconds(20)).status().code == Code::timed_out);
+        CHECK(holds(delivery.blocks()[1].data, 4));
+        const Result<Ticket> late = coder->fetch("planner", "c");
+        REQUIRE(late.ok());
+        CHECK(coder->wait(*late, kSoon).status().code == Code::not_found);
+        CHECK_FALSE(planner->attached());
+      }
+      CHECK(planner->detach(kSoon).ok());
+      std::fill(pages.begin(), pages.end(), std::byte{0xee});
+    });
+  }
   SUBCASE("over the socket and embedded in one tenant") {
     rig.serve([&] {
       auto port = engine::ipc::EmbeddedPort::create(rig.sessions());

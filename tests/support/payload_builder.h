@@ -11,6 +11,19 @@
 
 namespace kvrail::test {
 
+// The most of `bytes` at `offset` that complete at most `max_units` units. The engine needs no such cut,
+// because it takes no Layout whose chunks could have too many; tests have smaller pieces.
+[[nodiscard]] inline std::uint32_t clip_to_units(const transport::Payload& payload, std::uint64_t offset,
+                                                 std::uint32_t bytes, std::uint32_t max_units) {
+  std::uint32_t fits = 1;
+  std::uint32_t beyond = bytes + 1;
+  while (beyond - fits > 1) {
+    const std::uint32_t middle = fits + (beyond - fits) / 2;
+    (transport::completed_units(payload, offset, middle).count <= max_units ? fits : beyond) = middle;
+  }
+  return fits;
+}
+
 class PayloadBuilder {
  public:
   PayloadBuilder& add(std::byte* address, std::uint64_t bytes) {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cinttypes>
 #include <cstdio>
 
 #include "kvrail/base/assert.h"
@@ -72,40 +71,6 @@ Status map_foreign(int fd, std::uint64_t offset, std::uint64_t bytes, bool writa
   if (at == MAP_FAILED) return errno == EACCES ? refused : from_errno(errno);
   mapping = Mapping(static_cast<std::byte*>(at), bytes);
   return Status::ok_status();
-}
-
-std::optional<std::uint64_t> file_offset_of(const std::byte* base, std::uint64_t bytes,
-                                            int fd) noexcept {
-  const AllowAllocScope allow;  // stdio; once for each registered range
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) return std::nullopt;
-  std::FILE* maps = std::fopen("/proc/self/maps", "re");
-  if (maps == nullptr) return std::nullopt;
-  const auto begin = reinterpret_cast<std::uint64_t>(base);
-  const std::uint64_t end = begin + bytes;
-  std::optional<std::uint64_t> found;
-  std::uint64_t covered = begin;
-  char line[512];
-  while (covered < end && std::fgets(line, sizeof(line), maps) != nullptr) {
-    std::uint64_t low = 0;
-    std::uint64_t high = 0;
-    std::uint64_t at = 0;
-    std::uint64_t inode = 0;
-    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %" SCNu64, &low, &high, &at,
-                    &inode) != 4 ||
-        high <= covered || low > covered) {
-      continue;
-    }
-    const std::uint64_t here = at + (covered - low);
-    if (inode != info.st_ino || (found && here != *found + (covered - begin))) {
-      found.reset();
-      break;
-    }
-    if (!found) found = here;
-    covered = high;
-  }
-  std::fclose(maps);
-  return covered >= end ? found : std::nullopt;
 }
 
 UniqueFd read_only_copy(int fd) noexcept {

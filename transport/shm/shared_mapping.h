@@ -68,11 +68,6 @@ class Mapping {
 [[nodiscard]] Status map_foreign(int fd, std::uint64_t offset, std::uint64_t bytes, bool writable,
                                  Mapping& mapping) noexcept;
 
-// Where in the file behind `fd` the range [base, base + bytes) of this process is mapped; nothing
-// if it is another file's, or not mapped as one run.
-[[nodiscard]] std::optional<std::uint64_t> file_offset_of(const std::byte* base,
-                                                          std::uint64_t bytes, int fd) noexcept;
-
 // The same memory, but a descriptor that can only be mapped for reading; invalid where it can't be
 // had or shared safely (no seal against shrinking).
 [[nodiscard]] UniqueFd read_only_copy(int fd) noexcept;

@@ -209,7 +209,7 @@ void ShmTransport::announce_arenas(Lane& lane) noexcept {
     const Packet packet{.type = PacketType::arena,
                         .id = arena.id,
                         .bytes = arena.bytes,
-                        .offset = arena.file_offset};
+                        .offset = 0};
     if (send_packet(lane.socket.get(), std::as_bytes(std::span(&packet, 1)), arena.fd.get()) !=
         SocketResult::ok) {
       return;

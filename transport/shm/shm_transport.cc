@@ -34,6 +34,7 @@ ShmTransport::ShmTransport(const ShmOptions& options)
   caps_.max_leases = options.max_leases;
   caps_.max_chunks_in_flight = kMaxInFlight;
   caps_.same_machine = true;
+  caps_.registers_memory = true;
   caps_.verifies_digests = true;
   handshake_.node = options.node;
   handshake_.incarnation = options.incarnation;
@@ -124,17 +125,13 @@ Result<void> ShmTransport::register_memory(std::byte* base, std::uint64_t bytes,
     if (old.base < base + bytes && base < old.base + old.bytes) unregister_memory(old.base);
   }
   if (fd < 0) return {};  // goes through staging
-  const std::optional<std::uint64_t> offset = file_offset_of(base, bytes, fd);
   UniqueFd copy = read_only_copy(fd);
-  const auto page = static_cast<std::uint64_t>(::getpagesize());
   // What cannot be shared safely, or is one range too many, goes through staging as well.
-  if (!offset || !copy.valid() || arenas_.size() == kMaxOwnArenas) return {};
-  const std::uint64_t before = *offset % page;  // a mapping starts at a page
+  if (!copy.valid() || arenas_.size() == kMaxOwnArenas) return {};
   OwnArena arena;
   arena.id = next_arena_++;
-  arena.base = base - before;
-  arena.bytes = bytes + before;
-  arena.file_offset = *offset - before;
+  arena.base = base;
+  arena.bytes = bytes;
   arena.fd = std::move(copy);
   arenas_.push_back(std::move(arena));
   lanes_.for_each([this](LaneId, std::unique_ptr<Lane>& lane) { announce_arenas(*lane); });

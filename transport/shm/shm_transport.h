@@ -83,7 +83,6 @@ class ShmTransport final : public Transport {
     std::uint32_t id = 0;
     std::byte* base = nullptr;
     std::uint64_t bytes = 0;
-    std::uint64_t file_offset = 0;
     UniqueFd fd;
   };
   // One contiguous part of a chunk's source.

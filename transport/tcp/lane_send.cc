@@ -101,8 +101,7 @@ bool Lane::try_post_chunk(const ChunkPost& post) noexcept {
   chunk.digests = {};
   if (context_.options.integrity == Integrity::full && !post.source->digests.empty()) {
     const UnitRange units = completed_units(*post.source, post.offset, post.bytes);
-    KVRAIL_ASSERT_MSG(units.count <= wire::kMaxChunkDigests,
-                      "a chunk of many tiny pieces must be cut shorter (clip_to_units)");
+    KVRAIL_ASSERT_MSG(units.count <= wire::kMaxChunkDigests, "a chunk of too many tiny pieces");
     chunk.digests = post.source->digests.subspan(units.first, units.count);
   }
   chunk.wire_bytes = static_cast<std::uint32_t>(wire::kFrameHeaderBytes +

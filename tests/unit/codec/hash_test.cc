@@ -49,6 +49,12 @@ TEST_CASE("validate / refuses each field out of range and names it") {
   bad.layers = bad.kv_heads = bad.head_dim = 1;
   bad.block_tokens = 16;
   CHECK(validate(bad).error().message.find("64, allowed is 128 or more") != std::string::npos);
+  bad.block_tokens = 32;
+  CHECK(validate(bad).ok());
+  bad.layers = 513;
+  CHECK(validate(bad).error().message.find("513, allowed is 1 to 512") != std::string::npos);
+  bad.head_dim = 8;
+  CHECK(validate(bad).ok());
   bad = small();
   bad.kv_heads = 0;
   CHECK_FALSE(validate(bad).ok());

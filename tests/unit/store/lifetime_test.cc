@@ -61,6 +61,8 @@ TEST_CASE("retired arenas that nobody takes are unmapped by housekeeping") {
   const AgentHandle a = f.attach(0, "a");
   f.store->remove_agent(a);
   CHECK(f.store->housekeep(f.clock.now_ns(), 0) == 0);
+  f.clock.advance(9 * kSecondNs);
+  CHECK(f.store->housekeep(f.clock.now_ns(), 0) == 0);
   f.clock.advance(2 * kSecondNs);
   CHECK(f.store->housekeep(f.clock.now_ns(), 0) == 1);
   CHECK(f.store->housekeep(f.clock.now_ns(), 0) == 0);

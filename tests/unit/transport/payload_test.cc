@@ -66,19 +66,6 @@ TEST_CASE("completed units: every unit exactly once however the stream is cut") 
   }
 }
 
-TEST_CASE("clipping to units leaves at least a byte and at most the units") {
-  std::vector<std::byte> memory(10'000);
-  PayloadBuilder builder;
-  for (int i = 0; i < 100; ++i) builder.add(memory.data() + 100 * i, 100);
-  const Payload payload = builder.payload();
-  for (std::uint32_t most = 1; most < 10; ++most) {
-    const std::uint32_t bytes = clip_to_units(payload, 50, 5'000, most);
-    CHECK(bytes == 50 + 100 * (most - 1));
-    CHECK(completed_units(payload, 50, bytes).count == most);
-  }
-  CHECK(clip_to_units(payload, 50, 5'000, 1'000) == 5'000);
-}
-
 TEST_CASE("verification finds every flipped bit it can see and misses no unit") {
   std::vector<std::byte> memory(kDigestUnitBytes * 2 + 100);
   Prng prng(2);

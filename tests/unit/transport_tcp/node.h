@@ -220,8 +220,8 @@ struct Sender {
       post.offset = at;
       post.bytes = static_cast<std::uint32_t>(
           std::min<std::uint64_t>(chunk_bytes, transfer.source_view.total_bytes - at));
-      post.bytes = transport::clip_to_units(transfer.source_view, at, post.bytes,
-                                            transport::wire::kMaxChunkDigests);
+      post.bytes = test::clip_to_units(transfer.source_view, at, post.bytes,
+                                       transport::wire::kMaxChunkDigests);
       post.critical = critical;
       post.cookie = posted;
       if (!node.post_chunk(lane, post)) return;
