@@ -152,7 +152,8 @@ bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns,
   const bool queued = total_ns / 5 >= unqueued_ns / 4;
   const bool limited = mark.limited || (mark.window_growing && !queued);
 
-  if (limited ? note_pair(mark, completed_ns) : note_slow(rate, mark, arrived, completed_ns))
+  if (limited ? note_pair(mark, completed_ns) || (mark.alone && note_sizes())
+              : note_slow(rate, mark, arrived, completed_ns))
     return true;
   if (!limited) pairs_ = 0;
   const std::uint64_t capacity_before = capacity();
@@ -183,8 +184,11 @@ void BandwidthEstimator::plan(const Span& arrived) noexcept {
   const std::uint64_t rate = std::min(rate_of(planned_), capacity());
   planned_round_ = round_;
   if (!enough) return planning_.reset(rate);
-  planning_.update(rate);
   planned_ = Span{};
+  // Far under the mean, once: a pause of the machine or of TCP's timer, and no rate. A lane that is so
+  // slow shows it again.
+  held_back_ = !held_back_ && !planning_.is_belief() && rate < planning_.harmonic_mean() / 2;
+  if (!held_back_) planning_.update(rate);
 }
 
 void BandwidthEstimator::note_least(const PostMark& mark, TimeNs total_ns,
@@ -196,10 +200,14 @@ void BandwidthEstimator::note_least(const PostMark& mark, TimeNs total_ns,
   // Nothing known: only a chunk that was alone may tell, all others queued behind something.
   if (!mark.alone && round_trip_ns_ < 0) return;
   Least& least = least_[octave_of(mark.bytes)];
+  if (mark.alone) ++least.alone_count;
   const bool first_alone = mark.alone && !least.alone;
   const bool lesser = least.total_ns < 0 || total_ns < least.total_ns;
   if (!lesser && !first_alone) return;
-  if (lesser) least = Least{total_ns, mark.bytes, least.alone};
+  if (lesser) {
+    least.total_ns = total_ns;
+    least.bytes = mark.bytes;
+  }
   least.alone = least.alone || mark.alone;
   refresh_round_trip();
 }
@@ -264,11 +272,27 @@ bool BandwidthEstimator::note_pair(const PostMark& mark, TimeNs completed_ns) no
   return true;
 }
 
+// What larger chunks take longer than smaller ones, both alone and at their best, is the lane's rate,
+// where nothing else tells it: transfers of one chunk each.
+bool BandwidthEstimator::note_sizes() noexcept {
+  const auto sure = [](const Least& least) { return least.alone_count >= kSureAlone; };
+  const auto small = std::find_if(least_.begin(), least_.end(), sure);
+  const auto large = std::find_if(least_.rbegin(), least_.rend(), sure);
+  if (small == least_.end() || large->bytes <= small->bytes) return false;
+  const TimeNs difference = large->total_ns - small->total_ns;
+  if (difference < kSureDifferenceNs) return false;
+  const std::uint64_t rate = rate_of({large->bytes - small->bytes, difference});
+  if (!is_slow(rate, capacity())) return false;
+  restart_at(rate);
+  return true;
+}
+
 void BandwidthEstimator::restart_at(std::uint64_t rate) noexcept {
   capacity_.reset(rate, round_);
   planning_.reset(rate);
   planned_round_ = round_;
   planned_ = Span{};
+  held_back_ = false;
   slow_ = false;
   pairs_ = 0;
   // Times measured at the old rate would give a round trip that is too short.

@@ -39,9 +39,9 @@ class PlanningRate {
   void update(std::uint64_t rate) noexcept;
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
   [[nodiscard]] bool is_belief() const noexcept { return count_ == 0; }
+  [[nodiscard]] std::uint64_t harmonic_mean() const noexcept;  // not of a belief
 
  private:
-  [[nodiscard]] std::uint64_t harmonic_mean() const noexcept;
   // 2^60 / rate, so that the mean is one division: a rate is at least kLeastRate.
   std::array<std::uint64_t, kSamples> inverses_{};
   std::array<std::uint64_t, kSamples> errors_ppm_{};
@@ -75,6 +75,9 @@ class BandwidthEstimator {
   static constexpr std::uint64_t kPlanningSpanBytes = 1U << 20;
   // A limited sample of less may be the burst that a token bucket lets pass at once.
   static constexpr std::uint64_t kSureBytes = 64 * 1024;
+  // Between what small and large chunks take when they travel alone: more than a poller's rhythm.
+  static constexpr TimeNs kSureDifferenceNs = 2 * kMillisecondNs;
+  static constexpr std::uint32_t kSureAlone = 4;
   // A lane is slower when it was for this long; a pause of the machine is shorter, or bunches up.
   static constexpr TimeNs kSlowSpanNs = 4 * kMillisecondNs;
 
@@ -100,7 +103,9 @@ class BandwidthEstimator {
     TimeNs total_ns = -1;
     std::uint32_t bytes = 0;
     bool alone = false;
+    std::uint32_t alone_count = 0;
   };
+  [[nodiscard]] bool note_sizes() noexcept;
   void note_least(const PostMark& mark, TimeNs total_ns, TimeNs completed_ns) noexcept;
   void refresh_round_trip() noexcept;
   // Bytes that arrived, and the time since the arrival before.
@@ -129,6 +134,7 @@ class BandwidthEstimator {
   std::uint64_t round_end_ = 0;      // a chunk posted after this many were delivered ends the round
   std::uint64_t planned_round_ = 0;  // that last gave a sample to planning_
   Span planned_;                     // of the next planning sample, so far
+  bool held_back_ = false;           // the last one, for being far under the mean
   // By size octave (under 4 KiB .. 256 KiB and more): the sending time of a chunk is taken off only
   // when read, with the capacity known by then; a low first guess of it must not stick.
   std::array<Least, 8> least_{};

@@ -132,7 +132,10 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
   const auto allowed = std::count_if(
       pick.lines.begin(), pick.lines.begin() + static_cast<std::ptrdiff_t>(pick.line_count),
       [](const CostLine& line) { return line.allowed; });
-  pick.index = with_hysteresis(pick, best, state_->choices.obtain(choice_key(candidates, facts)));
+  // What nobody chose, such as a wish, is no choice to stay with.
+  pick.index = allowed == 1 ? best
+                            : with_hysteresis(pick, best,
+                                              state_->choices.obtain(choice_key(candidates, facts)));
   pick.reason = allowed == 1         ? PickReason::only_one
                 : pick.index == best ? PickReason::least_cost
                                      : PickReason::kept_by_hysteresis;

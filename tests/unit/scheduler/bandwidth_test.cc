@@ -287,3 +287,32 @@ TEST_CASE("bandwidth / the burst of a token bucket does not pass for the rate of
   CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) < 1.3);
   CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) > 0.7);
 }
+
+TEST_CASE("bandwidth / a pause as long as TCP's timer is no rate") {
+  Scheduler scheduler({});
+  scheduler.lane_up(0, kGigabit, 0);
+  LinkModel model(scheduler, 0, kGigabit / 20, 200'000);
+  for (int i = 0; i < 30; ++i) {
+    if (i % 6 == 5) model.stall_until(model.now_ns() + 200 * kMillisecondNs);
+    FlowSpec spec = bulk(200'000);
+    const FlowHandle flow = scheduler.add_flow(spec, model.now_ns());
+    model.run_until(model.now_ns() + 9 * kMillisecondNs);
+    if (i % 6 == 2) model.stall_until(model.now_ns() + 200 * kMillisecondNs);
+    model.drain();
+    scheduler.remove_flow(flow);
+    CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) > 0.6);
+  }
+}
+
+TEST_CASE("bandwidth / transfers of one chunk teach a slow link by their sizes") {
+  Scheduler scheduler({});
+  scheduler.lane_up(0, kGigabit, 0);
+  Prng prng(9);
+  LinkModel model(scheduler, 0, kGigabit / 20, 200'000);
+  for (int i = 0; i < 40; ++i) {
+    model.transfer(prng.between(4000, 60'000));
+    model.run_until(model.now_ns() + 30 * kMillisecondNs);
+  }
+  CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) > 0.8);
+  CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) < 1.25);
+}

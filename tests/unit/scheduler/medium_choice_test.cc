@@ -305,6 +305,18 @@ TEST_CASE("hysteresis / a gain of 15 % must show twice in a row, one of 50 % onc
   CHECK(chosen(decide(600'000, 1'000'000)) == Medium::reference);  // 67 % at once
 }
 
+TEST_CASE("hysteresis / a wish is no choice to stay with") {
+  MediumChooser chooser(LossProfile::built_in());
+  ReceiverFacts facts = receiver_facts();
+  facts.missing_full_blocks = 0;
+  facts.missing_tail = false;
+  const std::array both{fixed_ns(Medium::reference, 1'000'000), fixed_ns(Medium::full, 1'400'000)};
+  const std::array wished{fixed_ns(Medium::full, 1'400'000)};
+  CHECK(chosen(chooser.pick(both, facts, 0)) == Medium::reference);
+  CHECK(chosen(chooser.pick(wished, facts, 0)) == Medium::full);
+  CHECK(chosen(chooser.pick(both, facts, 0)) == Medium::reference);
+}
+
 TEST_CASE("hysteresis / another key is another choice") {
   MediumChooser chooser(LossProfile::built_in());
   ReceiverFacts facts = receiver_facts();
