@@ -103,8 +103,9 @@ class Arbiter {
   void shrink(LeaseHandle lease, std::uint64_t bytes) noexcept;
   void renew(LeaseHandle lease, TimeNs now_ns, TimeNs duration_ns) noexcept;
   void release(LeaseHandle lease) noexcept;
-  // Puts leases whose time is over into quarantine and names them, at most expired.size(). Their
-  // memory stays taken until release(), when no late write can come any more.
+  // Puts leases whose time is over, by up to a millisecond, into quarantine and names them, at most
+  // expired.size(); the others a millisecond later. Their memory stays taken until release(), when no
+  // late write can come any more.
   [[nodiscard]] std::size_t expire(TimeNs now_ns, std::span<LeaseHandle> expired) noexcept;
   [[nodiscard]] TimeNs remaining_ns(LeaseHandle lease,
                                     TimeNs now_ns) const noexcept;  // 0: quarantined

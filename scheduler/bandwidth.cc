@@ -102,15 +102,14 @@ void BandwidthEstimator::start(std::uint64_t rate_hint, TimeNs now_ns) noexcept 
   delivered_ns_ = first_post_ns_ = confirmed_ns_ = now_ns;
 }
 
-PostMark BandwidthEstimator::post(TimeNs now_ns, std::uint32_t bytes,
-                                  std::uint64_t in_flight_before, bool window_growing) noexcept {
+void BandwidthEstimator::post(PostMark& mark, TimeNs now_ns, std::uint32_t bytes,
+                              std::uint64_t in_flight_before, bool window_growing) noexcept {
   if (in_flight_before == 0) {
     // After a pause both intervals start anew. What is posted until the first completion measures
     // the start, not the lane.
     first_post_ns_ = delivered_ns_ = std::max(now_ns, delivered_ns_);
     limited_until_ = delivered_;
   }
-  PostMark mark;
   mark.delivered = delivered_;
   mark.delivered_ns = delivered_ns_;
   mark.first_post_ns = first_post_ns_;
@@ -120,7 +119,7 @@ PostMark BandwidthEstimator::post(TimeNs now_ns, std::uint32_t bytes,
   mark.limited = delivered_ <= limited_until_;
   mark.window_growing = window_growing;
   mark.alone = in_flight_before == 0;
-  return mark;
+  mark.done = false;
 }
 
 bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns,
@@ -142,15 +141,10 @@ bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns,
   const TimeNs longer = std::max(acknowledging, mark.posted_ns - mark.first_post_ns);
   if (acknowledging < kLeastIntervalNs) return false;
   const std::uint64_t delivered = delivered_ - mark.delivered;
-  const std::uint64_t sure_rate =
-      clamp_rate(mul_div(delivered, kNsPerS, static_cast<std::uint64_t>(longer)));
+  const std::uint64_t sure_rate = rate_of({delivered, longer});
   const std::uint64_t rate =
-      clamp_rate(mul_div(delivered, kNsPerS, static_cast<std::uint64_t>(acknowledging)));
-  // A growing window limits the rate only while chunks return without queueing behind each other.
-  const TimeNs unqueued_ns =
-      std::max<TimeNs>(round_trip_ns_, 0) + sending_ns(mark.bytes, capacity());
-  const bool queued = total_ns / 5 >= unqueued_ns / 4;
-  const bool limited = mark.limited || (mark.window_growing && !queued);
+      longer == acknowledging ? sure_rate : rate_of({delivered, acknowledging});
+  const bool limited = mark.limited || (mark.window_growing && !is_queued(mark, total_ns));
 
   if (limited ? note_pair(mark, completed_ns) || (mark.alone && note_sizes())
               : note_slow(rate, mark, arrived, completed_ns))
@@ -167,6 +161,13 @@ bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns,
   }
   if (capacity() != capacity_before) refresh_round_trip();
   return false;
+}
+
+// A growing window limits the rate only while chunks return without queueing behind each other.
+bool BandwidthEstimator::is_queued(const PostMark& mark, TimeNs total_ns) const noexcept {
+  const TimeNs unqueued_ns =
+      std::max<TimeNs>(round_trip_ns_, 0) + sending_ns(mark.bytes, capacity());
+  return total_ns / 5 >= unqueued_ns / 4;
 }
 
 std::uint64_t BandwidthEstimator::rate_of(const Span& span) noexcept {

@@ -83,8 +83,8 @@ class BandwidthEstimator {
 
   void start(std::uint64_t rate_hint, TimeNs now_ns) noexcept;
 
-  [[nodiscard]] PostMark post(TimeNs now_ns, std::uint32_t bytes, std::uint64_t in_flight_before,
-                              bool window_growing) noexcept;
+  void post(PostMark& mark, TimeNs now_ns, std::uint32_t bytes, std::uint64_t in_flight_before,
+            bool window_growing) noexcept;
   // The lane has room and got nothing to send until now.
   void app_limited(std::uint64_t in_flight) noexcept { limited_until_ = delivered_ + in_flight; }
   // Returns true when the estimates were thrown away because the lane became slower.
@@ -117,6 +117,7 @@ class BandwidthEstimator {
       ns += more.ns;
     }
   };
+  [[nodiscard]] bool is_queued(const PostMark& mark, TimeNs total_ns) const noexcept;
   [[nodiscard]] static std::uint64_t rate_of(const Span& span) noexcept;
   void plan(const Span& arrived) noexcept;
   [[nodiscard]] bool note_slow(std::uint64_t rate, const PostMark& mark, const Span& arrived,

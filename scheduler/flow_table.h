@@ -16,15 +16,16 @@ enum class FlowClass : std::uint8_t { background = 0, ordinary = 1, critical = 2
 inline constexpr std::size_t kClasses = 3;
 
 struct Flow : TimerNode {
+  UrgencyLaw law;
+  // From here on what a decision touches, in two cache lines.
   Flow* ring_prev = nullptr;
   Flow* ring_next = nullptr;
+  std::int64_t deficit = 0;  // bytes left of its turn; below 0: overdrawn
   FlowHandle self;
   std::uint64_t cookie = 0;
   std::uint64_t total = 0;
   std::uint64_t ready = 0;
   std::uint64_t cursor = 0;  // the next byte to post
-  std::int64_t deficit = 0;  // bytes left of its turn; below 0: overdrawn
-  UrgencyLaw law;
   LaneIndex lane = 0;
   std::uint32_t weight = 1;
   std::uint32_t level = 0;

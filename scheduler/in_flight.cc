@@ -14,9 +14,9 @@ PostRing::PostRing(std::uint32_t capacity)
   KVRAIL_ASSERT(is_power_of_two(capacity));
 }
 
-void PostRing::push(const PostMark& mark) noexcept {
+PostMark& PostRing::push() noexcept {
   KVRAIL_ASSERT(!full());
-  at(tail_++) = mark;
+  return at(tail_++);
 }
 
 void PostRing::pop_newest(std::uint32_t bytes) noexcept {
@@ -108,9 +108,9 @@ void InFlightWindow::tick(TimeNs now_ns) noexcept {
 
 void InFlightWindow::post(TimeNs now_ns, std::uint32_t bytes, bool critical) noexcept {
   const bool growing = limit() < wanted_;
-  PostMark mark = bandwidth_.post(now_ns, bytes, in_flight(), growing);
+  PostMark& mark = (critical ? critical_ring_ : bulk_ring_).push();
+  bandwidth_.post(mark, now_ns, bytes, in_flight(), growing);
   mark.alone = mark.alone || (confirming_ && !critical);
-  (critical ? critical_ring_ : bulk_ring_).push(mark);
   (critical ? critical_ : bulk_) += bytes;
 }
 
@@ -134,7 +134,7 @@ void InFlightWindow::done(std::uint32_t bytes, TimeNs posted_ns, TimeNs complete
   };
   if (bulk != nullptr && critical != nullptr && distance(*critical) < distance(*bulk))
     bulk = nullptr;
-  const PostMark mark = bulk != nullptr ? *bulk : *critical;
+  const PostMark& mark = bulk != nullptr ? *bulk : *critical;  // stays readable when finished
   std::uint64_t& held = bulk != nullptr ? bulk_ : critical_;
   KVRAIL_ASSERT(held >= bytes);
   held -= bytes;

@@ -23,7 +23,7 @@ class PostRing {
   explicit PostRing(std::uint32_t capacity);  // a power of two
   [[nodiscard]] bool full() const noexcept { return tail_ - head_ == capacity_; }
   [[nodiscard]] bool empty() const noexcept { return tail_ == head_; }
-  void push(const PostMark& mark) noexcept;
+  [[nodiscard]] PostMark& push() noexcept;  // to be filled in
   // Takes back the newest; its bytes must match.
   void pop_newest(std::uint32_t bytes) noexcept;
   // The oldest that is not done and has this many bytes; nullptr when there is none.

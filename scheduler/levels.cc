@@ -88,7 +88,8 @@ Flow* LevelSet::turn(std::uint64_t chunk_bytes, std::uint64_t turn_cap_bytes) no
   }
   if (!ring.head->in_turn) begin_turn(ring, *ring.head, chunk_bytes, turn_cap_bytes);
   KVRAIL_ASSERT(ring.head->deficit > 0);
-  __builtin_prefetch(ring.head->ring_next);
+  __builtin_prefetch(&ring.head->ring_next->ring_prev);
+  __builtin_prefetch(&ring.head->ring_next->in_turn);
   return ring.head;
 }
 

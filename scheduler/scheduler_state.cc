@@ -105,12 +105,17 @@ Flow* Scheduler::State::next_flow(Lane& lane) noexcept {
   return flow;
 }
 
-PostAction Scheduler::State::post(Lane& lane, Flow& flow, TimeNs now_ns) noexcept {
+void Scheduler::State::post(Lane& lane, Flow& flow, TimeNs now_ns, PostAction& action) noexcept {
   const std::uint32_t chunk = lane.window.chunk_bytes();
   const std::uint32_t bytes = next_length(flow, chunk);
   KVRAIL_ASSERT(bytes > 0 && flow.cursor + bytes <= flow.ready);
   const bool critical = flow.flow_class == FlowClass::critical;
-  const PostAction action{flow.self, flow.cookie, flow.lane, flow.cursor, bytes, critical};
+  action.flow = flow.self;
+  action.cookie = flow.cookie;
+  action.lane = flow.lane;
+  action.offset = flow.cursor;
+  action.bytes = bytes;
+  action.critical = critical;
   lane.window.post(now_ns, bytes, critical);
   LevelSet::charge(flow, bytes);
   flow.cursor += bytes;
@@ -123,7 +128,6 @@ PostAction Scheduler::State::post(Lane& lane, Flow& flow, TimeNs now_ns) noexcep
   }
   if (!postable(flow)) unlist(flow);
   if (flow.cursor == flow.total) wheel.cancel(flow);
-  return action;
 }
 
 std::size_t Scheduler::State::fill_lane(LaneIndex index, TimeNs now_ns,
@@ -134,7 +138,7 @@ std::size_t Scheduler::State::fill_lane(LaneIndex index, TimeNs now_ns,
   while (count < actions.size()) {
     Flow* const flow = next_flow(lane);
     if (flow == nullptr) break;
-    actions[count++] = post(lane, *flow, now_ns);
+    post(lane, *flow, now_ns, actions[count++]);
   }
   return count;
 }

@@ -81,7 +81,7 @@ struct Scheduler::State {
   void promote(Flow& flow, TimeNs now_ns) noexcept;
   [[nodiscard]] std::uint32_t next_length(const Flow& flow, std::uint32_t chunk) const noexcept;
   [[nodiscard]] Flow* next_flow(Lane& lane) noexcept;
-  [[nodiscard]] PostAction post(Lane& lane, Flow& flow, TimeNs now_ns) noexcept;
+  void post(Lane& lane, Flow& flow, TimeNs now_ns, PostAction& action) noexcept;
   [[nodiscard]] std::size_t fill_lane(LaneIndex index, TimeNs now_ns,
                                       std::span<PostAction> actions) noexcept;
   [[nodiscard]] LaneIndex next_busy(LaneIndex from) const noexcept;

@@ -15,7 +15,7 @@ void TimerWheel::arm(TimerNode& node, TimeNs due_ns) noexcept {
   KVRAIL_ASSERT(!node.armed);
   node.armed = true;
   node.due_ns = due_ns;
-  const std::uint64_t tick = std::max(tick_of(due_ns), tick_);
+  const std::uint64_t tick = std::max(tick_of(due_ns - 1), tick_) + 1;
   link(node, static_cast<std::uint32_t>(tick % kSlots));
   ++armed_;
 }

@@ -1,5 +1,6 @@
 // A hashed timing wheel of intrusive nodes: arm, cancel and expiry are O(1), and an advance over an
-// idle stretch visits each slot at most once, skipping the empty ones by a bitmap.
+// idle stretch visits each slot at most once, skipping the empty ones by a bitmap. A node expires at
+// the tick after it is due: so no slot is walked twice within a tick, however many nodes wait there.
 //
 // Thread: owner. Invariant: an armed node is on exactly the list of its slot.
 #pragma once
@@ -28,21 +29,21 @@ class TimerWheel {
   static constexpr unsigned kTickShift = 20;  // about 1 ms: a tenth of a slice
   static constexpr TimeNs kTickNs = TimeNs{1} << kTickShift;
 
-  // A time that has passed expires at the next advance.
+  // A time that has passed expires at the next tick.
   void arm(TimerNode& node, TimeNs due_ns) noexcept;
   void cancel(TimerNode& node) noexcept;
   [[nodiscard]] std::uint32_t armed_count() const noexcept { return armed_; }
 
-  // Calls expired(node) for each node due at or before now, already disarmed; it may arm it again.
+  // Calls expired(node) for each node due before the present tick began, already disarmed; it may arm
+  // it again.
   template <class Expired>
   void advance(TimeNs now_ns, Expired&& expired) noexcept {
     const std::uint64_t target = tick_of(now_ns);
-    if (armed_ == 0 || target < tick_) {
+    if (armed_ == 0 || target <= tick_) {
       tick_ = std::max(tick_, target);
       return;
     }
-    // The slot of the present tick is visited again: nodes due later within it were left there.
-    const std::uint64_t visits = std::min<std::uint64_t>(target - tick_ + 1, kSlots);
+    const std::uint64_t visits = std::min<std::uint64_t>(target - tick_, kSlots);
     const std::uint64_t first = target + 1 - visits;
     tick_ = target;
     for (std::uint64_t tick = first; tick <= target; ++tick) {
@@ -66,7 +67,7 @@ class TimerWheel {
     occupied_[slot / 64] &= ~(std::uint64_t{1} << (slot % 64));
     while (node != nullptr) {
       TimerNode* const next = node->timer_next;
-      if (node->due_ns > now_ns) {
+      if (node->due_ns > now_ns) {  // in a later turn of the wheel
         link(*node, slot);
       } else {
         node->armed = false;

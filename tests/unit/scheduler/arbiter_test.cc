@@ -70,7 +70,7 @@ TEST_CASE("arbiter / a suspended lease shrinks, an expired one stays taken until
   arbiter.release(suspended);
   CHECK(arbiter.pool(1).free == 800);
   CHECK(arbiter.expire(2 * kSecondNs, {}) == 0);  // no room to name it
-  CHECK(arbiter.expire(2 * kSecondNs, expired) == 1);
+  CHECK(arbiter.expire(2 * kSecondNs + 2 * kMillisecondNs, expired) == 1);
   arbiter.release(renewed);
   arbiter.close_pool(1);
   arbiter.audit();
