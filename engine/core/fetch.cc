@@ -100,6 +100,12 @@ std::uint32_t Node::Core::find_fetch(std::uint64_t id) noexcept {
   return found;
 }
 
+// The fetch that `in` answers is open again; another offer may come for it.
+void Node::Core::await_offer(Incoming& in) noexcept {
+  if (in.fetch != kNoIndex) fetches_.get(fetches_.handle_at(in.fetch))->in = InHandle{};
+  in.fetch = kNoIndex;
+}
+
 void Node::Core::end_fetch(std::uint32_t index, Status status, const Incoming* in) noexcept {
   const Handle<Fetch> handle = fetches_.handle_at(index);
   const Fetch fetch = *must(fetches_.get(handle));

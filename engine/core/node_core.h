@@ -298,6 +298,7 @@ class Node::Core {
                std::uint64_t version, const SendOptions& options) noexcept;
   void run_fetch(std::uint32_t index) noexcept;
   void on_fetch(std::uint32_t lane, const wire::Fetch& message) noexcept;
+  void await_offer(Incoming& in) noexcept;
   void end_fetch(std::uint32_t index, Status status, const Incoming* in) noexcept;
   [[nodiscard]] std::uint32_t find_fetch(std::uint64_t id) noexcept;
   void fetch_timer(std::uint32_t index) noexcept;

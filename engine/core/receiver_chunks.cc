@@ -284,11 +284,9 @@ void Node::Core::close_in(std::uint32_t index, Answer answer, Status status) noe
   if (answer != Answer::later) {
     ++(status.ok() ? counters_.transfers_in_ok : counters_.transfers_in_failed);
     explain_in(in);
-    if (in.fetch != kNoIndex) end_fetch(in.fetch, status, &in);
-  } else if (in.fetch != kNoIndex) {
-    fetches_.get(fetches_.handle_at(in.fetch))->in = InHandle{};
+    if (in.fetch != kNoIndex) end_fetch(in.fetch, status, &in);   // takes the fetch from `in`
   }
-  in.fetch = kNoIndex;
+  await_offer(in);
   if (status.ok()) note_task(in.task, in.payload_bytes);
   if (answer == Answer::done || answer == Answer::none) remember_ended(in);
   scratch_.give_back(in.tokens);
@@ -322,7 +320,7 @@ void Node::Core::run_closing(std::uint32_t index) noexcept {
 void Node::Core::drop_in(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
   KVRAIL_ASSERT(in.state == InState::gathering);
-  if (in.fetch != kNoIndex) fetches_.get(fetches_.handle_at(in.fetch))->in = InHandle{};
+  await_offer(in);
   if (in.event_reserved) release_reserved(in.to, 1);
   scratch_.give_back(in.tokens);
   free_in(index);

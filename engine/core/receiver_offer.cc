@@ -82,6 +82,11 @@ void Node::Core::on_offer(std::uint32_t lane, const wire::Offer& message) noexce
   if (message.fetch_id != 0) {
     fetch = find_fetch(message.fetch_id);
     if (fetch == kNoIndex) return refuse(lane, message.transfer, 0, Status{Code::cancelled});
+    // Only who was asked may answer, to the agent that asks, and once at a time.
+    const Fetch& asked = *fetches_.get(fetches_.handle_at(fetch));
+    if (asked.peer != peer || asked.agent != to->local || ins_.get(asked.in) != nullptr) {
+      return refuse(lane, message.transfer, 0, Status{Code::already_exists});
+    }
   }
   if (draining_) return refuse(lane, message.transfer, 0, Status{Code::shutting_down, Scope::engine});
   if (message.total_tokens == 0) return refuse(lane, message.transfer, 0, Status{Code::invalid_argument});
@@ -102,6 +107,7 @@ void Node::Core::on_offer(std::uint32_t lane, const wire::Offer& message) noexce
   in.tokens = scratch_.try_array<TokenId>(message.total_tokens);
   if (in.tokens.empty()) return answer_later(handle.index);
   if (!copy_base(in, message)) {
+    await_offer(in);   // it comes again, from the first token
     return close_in(handle.index, Answer::reject, Status{Code::not_found, Scope::transfer, kBaseGone});
   }
   arm_in(handle.index);

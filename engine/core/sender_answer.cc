@@ -72,7 +72,8 @@ void Node::Core::on_later(std::uint32_t lane, const wire::Later& message) noexce
 void Node::Core::on_reject(std::uint32_t lane, const wire::Reject& message) noexcept {
   if (message.transfer == 0) {
     const std::uint32_t fetch = find_fetch(message.fetch_id);
-    if (fetch != kNoIndex && !message.status.ok()) end_fetch(fetch, message.status, nullptr);
+    const bool asked = fetch != kNoIndex && fetches_.get(fetches_.handle_at(fetch))->peer == lane_at(lane)->peer;
+    if (asked && !message.status.ok()) end_fetch(fetch, message.status, nullptr);
     return;
   }
   const std::uint32_t index = find_out(lane, message.transfer);

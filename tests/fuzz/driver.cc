@@ -3,7 +3,11 @@
 //   fuzz_X [--corpus DIR] [--seconds N] [--seed S]   default: 20 seconds (2 in quick mode, 600 in long), seed 1
 //   fuzz_X FILE...                                   runs these inputs once
 //   fuzz_X --write-corpus DIR                        writes the inputs that the target begins with
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvrail/base/prng.h"
@@ -28,6 +33,25 @@ using Input = kvrail::test::FuzzInput;
 
 constexpr std::size_t kMostBytes = 4096;
 constexpr std::size_t kCorpus = 256;
+
+// The input in hand, for the handler of a crash to write down.
+const Input* present = nullptr;
+constexpr const char* kCrashFile = "fuzz-crash.bin";
+
+void on_crash(int signal) {
+  const int fd = ::open(kCrashFile, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
+  if (fd >= 0 && present != nullptr && ::write(fd, present->data(), present->size()) >= 0) {
+    constexpr std::string_view kText = "the input is in fuzz-crash.bin\n";
+    static_cast<void>(::write(STDERR_FILENO, kText.data(), kText.size()) >= 0);
+  }
+  std::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void run(const Input& input) {
+  present = &input;
+  LLVMFuzzerTestOneInput(input.data(), input.size());
+}
 
 Input fresh(Prng& prng) {
   Input input(prng.uniform(kMostBytes));
@@ -67,8 +91,7 @@ Input read(const std::filesystem::path& path) {
 
 int replay(int count, char** files) {
   for (int i = 0; i < count; ++i) {
-    const Input input = read(files[i]);
-    LLVMFuzzerTestOneInput(input.data(), input.size());
+    run(read(files[i]));
     std::printf("%s: no fault\n", files[i]);
   }
   return 0;
@@ -83,7 +106,7 @@ std::vector<Input> replay_corpus(const std::string& folder) {
   for (const auto& path : paths) {
     std::fprintf(stderr, "%s\n", path.c_str());  // the last line of a crash names its input
     inputs.push_back(read(path));
-    LLVMFuzzerTestOneInput(inputs.back().data(), inputs.back().size());
+    run(inputs.back());
   }
   std::printf("%zu inputs of the corpus, no fault\n", inputs.size());
   return inputs;
@@ -124,6 +147,7 @@ int main(int argc, char** argv) {
     }
   }
   if (first_file < argc) return replay(argc - first_file, argv + first_file);
+  for (const int signal : {SIGABRT, SIGSEGV, SIGBUS}) std::signal(signal, on_crash);
   Prng prng(seed);
   const kvrail::SteadyClock clock;
   const kvrail::TimeNs until_ns = clock.now_ns() + seconds * kvrail::kSecondNs;
@@ -131,7 +155,7 @@ int main(int argc, char** argv) {
   while (clock.now_ns() < until_ns) {
     const bool anew = corpus.empty() || prng.uniform(4) == 0;
     Input input = anew ? fresh(prng) : mutated(prng, corpus[prng.uniform(corpus.size())]);
-    LLVMFuzzerTestOneInput(input.data(), input.size());
+    run(input);
     ++runs;
     if (corpus.size() < kCorpus) {
       corpus.push_back(std::move(input));
