@@ -278,7 +278,7 @@ Result<std::vector<Outcome>> Agent::wait(Ticket ticket, Nanoseconds timeout) {
     const client::TicketState& entry = state.tickets.at(ticket.id);
     return !entry.refused.ok() || entry.outcomes.size() >= entry.expected;
   };
-  const Status waited = state.wait_until(deadline_after(timeout.count()), complete);
+  const Status waited = state.wait_until(deadline_after(timeout.count()), engine::ipc::kWakeOutcome, complete);
   if (!waited.ok()) return error_of(waited, "the ticket is not done");
   const auto entry = state.tickets.extract(ticket.id);
   if (!entry.mapped().refused.ok()) return error_of(entry.mapped().refused, "the engine did not take it");
@@ -290,7 +290,8 @@ void Agent::forget(Ticket ticket) noexcept { state_->tickets.erase(ticket.id); }
 Result<Delivery> Agent::receive(Nanoseconds timeout) {
   client::State& state = *state_;
   const Status waited =
-      state.wait_until(deadline_after(timeout.count()), [&state] { return !state.deliveries.empty(); });
+      state.wait_until(deadline_after(timeout.count()), engine::ipc::kWakeDelivery,
+                       [&state] { return !state.deliveries.empty(); });
   if (!waited.ok()) return error_of(waited, "nothing was delivered");
   const engine::ipc::CompletionRecord record = state.deliveries.front();
   state.deliveries.pop_front();

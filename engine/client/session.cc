@@ -1,5 +1,6 @@
 #include "engine/client/session.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -16,19 +17,25 @@ TimeNs deadline_after(TimeNs timeout_ns) noexcept {
   return add_saturating(now_ns(), std::max<TimeNs>(timeout_ns, 0));
 }
 
+SpinBudget call_spin(const AttachOptions& options) noexcept {
+  const TimeNs least_ns = std::max<TimeNs>(options.spin.count(), 0);
+  return {least_ns, std::max(least_ns, adaptive_spin_ns())};
+}
+
 void unmap(ArenaMap& map) noexcept {
   if (map.owned && map.base != nullptr) ::munmap(map.base, map.bytes);
   map = ArenaMap{};
 }
 
 Session::Session(std::unique_ptr<Channel> channel, const Attachment& attachment, const Layout& layout,
-                 TimeNs spin_ns)
+                 const SpinBudget& calls, TimeNs spin_ns)
     : channel_(std::move(channel)),
       attachment_(attachment),
       layout_(layout),
       view_(ipc::view_control(attachment.control_map.base, attachment.control)),
       submit_(view_.submit, attachment.control.submit_capacity),
       completion_(view_.completion, attachment.control.completion_capacity),
+      call_spin_(calls),
       spin_ns_(spin_ns) {
   arenas_.push_back({attachment.arena_id, 0, attachment.arena, 0, true});
   arenas_.push_back({attachment.receive_id, 0, attachment.receive, 0, true});
@@ -153,7 +160,17 @@ bool Session::take(ipc::CompletionRecord& out) noexcept {
   return false;
 }
 
-Status Session::wait(TimeNs deadline_ns) {
+bool Session::spin(TimeNs begin_ns, TimeNs spin_ns) noexcept {
+  if (spin_ns <= 0) return false;
+  const TimeNs until_ns = add_saturating(begin_ns, spin_ns);
+  while (now_ns() < until_ns) {
+    if (completion_.available() != 0) return true;
+    if (spin_ns_ == 0) ::sched_yield();  // no core of its own: the engine may need this one
+  }
+  return false;
+}
+
+Status Session::wait(TimeNs deadline_ns, std::uint32_t kinds) {
   if (!stored_.empty() || completion_.available() != 0) return {};
   if (!over_.ok()) return over_;
   const TimeNs begin_ns = now_ns();
@@ -161,15 +178,16 @@ Status Session::wait(TimeNs deadline_ns) {
     const Status checked = check(begin_ns);
     return checked.ok() ? Status{Code::timed_out} : checked;
   }
-  if (spin_ns_ > 0) {
-    const TimeNs spin_until_ns = std::min(deadline_ns, add_saturating(begin_ns, spin_ns_));
-    while (now_ns() < spin_until_ns) {
-      if (completion_.available() != 0) return {};
-    }
+  const bool call = kinds == ipc::kWakeReply;
+  const bool found = spin(begin_ns, std::min(call ? call_spin_.ns() : spin_ns_, deadline_ns - begin_ns)) ||
+                     !completion_.prepare_park(kinds | ipc::kWakeReply);
+  Status waited;
+  if (!found) {
+    waited = channel_->wait(std::max<TimeNs>(deadline_ns - now_ns(), 0));
+    completion_.cancel_park();
   }
-  if (!completion_.prepare_park()) return {};
-  const Status waited = channel_->wait(std::max<TimeNs>(deadline_ns - now_ns(), 0));
-  completion_.cancel_park();
+  if (call) call_spin_.learn(now_ns() - begin_ns);
+  if (found) return {};
   if (waited.ok() || completion_.available() != 0) return {};
   if (waited.code != Code::timed_out) end(waited);
   return waited;

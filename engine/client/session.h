@@ -24,6 +24,8 @@
 #include "engine/client/channel.h"
 #include "engine/client/slot_claims.h"
 #include "kvrail/base/shared_ring.h"
+#include "kvrail/base/spin_budget.h"
+#include "kvrail/agent.h"
 #include "kvrail/probe.h"
 
 namespace kvrail::client {
@@ -32,7 +34,8 @@ using Bytes = std::span<const std::byte>;
 
 class Session {
  public:
-  Session(std::unique_ptr<Channel> channel, const Attachment& attachment, const Layout& layout, TimeNs spin_ns);
+  Session(std::unique_ptr<Channel> channel, const Attachment& attachment, const Layout& layout,
+          const SpinBudget& calls, TimeNs spin_ns);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session();
@@ -52,8 +55,9 @@ class Session {
   Status submit(ipc::SubmitRecord record, std::span<const Bytes> payload, TimeNs deadline_ns);
   // The next completion, false when there is none now.
   [[nodiscard]] bool take(ipc::CompletionRecord& out) noexcept;
-  // Until take() has something, the deadline passes, or the session is over.
-  Status wait(TimeNs deadline_ns);
+  // Until take() has something of the `kinds` (ipc::kWakeOutcome …), the deadline passes, or the session
+  // is over. Ok also without news.
+  Status wait(TimeNs deadline_ns, std::uint32_t kinds);
   // For event loops: true when the bell will ring at the next completion.
   [[nodiscard]] bool arm() noexcept;
   // Looks after the engine now and then when nothing else does.
@@ -92,6 +96,8 @@ class Session {
   [[nodiscard]] bool find_scratch(std::uint32_t bytes, std::uint32_t& offset) const noexcept;
   Status wait_for_room(TimeNs deadline_ns);
   void store_completions() noexcept;
+  // True when there is something to take before the time for looking is over.
+  [[nodiscard]] bool spin(TimeNs begin_ns, TimeNs spin_ns) noexcept;
   // The ring is empty: an engine that waits for that is told.
   void tell_read() noexcept;
   void unmap_idle() noexcept;
@@ -110,10 +116,14 @@ class Session {
   std::uint64_t seen_processed_ = 0;
   bool has_read_ = false;      // since tell_read()
   std::uint32_t hold_all_ = 0;
+  SpinBudget call_spin_;   // of waits for replies, which only the engine owes; the others wait for agents
   TimeNs spin_ns_;
   TimeNs checked_ns_ = 0;
   Status over_;
 };
+
+// For waits that the engine ends: at least what the agent wants.
+[[nodiscard]] SpinBudget call_spin(const AttachOptions& options) noexcept;
 
 // now + timeout, as a deadline; never wraps.
 [[nodiscard]] TimeNs deadline_after(TimeNs timeout_ns) noexcept;

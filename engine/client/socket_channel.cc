@@ -263,7 +263,8 @@ Result<std::shared_ptr<Session>> attach_socket(const AttachOptions& options) {
   if (!attachment.ok()) return std::move(attachment).error();
   channel->set_submit_bell(std::move(channel->received().fds[static_cast<std::size_t>(ipc::AttachedFd::submit)]));
   channel->received().close_fds();
-  return std::make_shared<Session>(std::move(channel), *attachment, options.layout, options.spin.count());
+  return std::make_shared<Session>(std::move(channel), *attachment, options.layout,
+                                   call_spin(options), options.spin.count());
 }
 
 Result<ArenaMap> map_status_page(const std::string& socket_path, TimeNs timeout_ns) {

@@ -16,7 +16,7 @@ Result<ipc::CompletionRecord> State::call(ipc::SubmitRecord record, std::span<co
   call_ticket = record.ticket;
   call_done = false;
   Status status = session->submit(record, payload, deadline_ns);
-  if (status.ok()) status = wait_until(deadline_ns, [this] { return call_done; });
+  if (status.ok()) status = wait_until(deadline_ns, ipc::kWakeReply, [this] { return call_done; });
   call_ticket = 0;
   if (status.ok()) status = call_reply.status;
   if (!status.ok()) return error_of(status, what);

@@ -60,9 +60,10 @@ struct State {
   Status tell(const ipc::SubmitRecord& record);
   // Takes in all completions that are there. Returns how many.
   std::size_t take_all();
-  // take_all() until `done` holds; runs summary callbacks meanwhile.
+  // take_all() until `done` holds, which changes with completions of the `kinds` (ipc::kWakeOutcome …);
+  // runs summary callbacks meanwhile.
   template <class Done>
-  Status wait_until(TimeNs deadline_ns, Done done);
+  Status wait_until(TimeNs deadline_ns, std::uint32_t kinds, Done done);
   void run_summaries();
   void decline_summary(std::uint64_t request);
   [[nodiscard]] Result<Delivery> open(const ipc::CompletionRecord& record);
@@ -91,12 +92,12 @@ struct State {
 [[nodiscard]] Error error_of(Status status, const char* what);
 
 template <class Done>
-Status State::wait_until(TimeNs deadline_ns, Done done) {
+Status State::wait_until(TimeNs deadline_ns, std::uint32_t kinds, Done done) {
   for (;;) {
     take_all();
     if (!in_callback) run_summaries();
     if (done()) return {};
-    if (const Status waited = session->wait(deadline_ns); !waited.ok()) {
+    if (const Status waited = session->wait(deadline_ns, kinds); !waited.ok()) {
       // What came with the last breath still counts.
       return take_all() != 0 && done() ? Status{} : waited;
     }

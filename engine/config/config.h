@@ -34,7 +34,7 @@ struct Config {
   // [runtime]
   WorkerMode mode = WorkerMode::shared;
   IdlePolicy idle = IdlePolicy::adaptive;
-  TimeNs spin_ns = -1;             // -1: 20 us where the worker has a core of its own, else 0
+  TimeNs spin_ns = -1;             // -1: as WorkerOptions and host.cc have it
   std::int32_t core = -1;          // pin the scheduler worker; -1: do not pin
   std::int32_t lane_core = -1;     // dedicated mode: pin the lane worker
   TimeNs slice_ns = 10 * kMillisecondNs;

@@ -202,7 +202,9 @@ void AgentSession::push(const CompletionRecord& record) noexcept {
     return;
   }
   --known_room_;
-  if (completion_.publish()) {
+  // From half full on everything wakes, so that a ring never fills up beside a sleeper.
+  const std::uint32_t kinds = has_room(completion_.capacity() / 2) ? wake_kind(record.kind) : kWakeAny;
+  if (completion_.publish(kinds)) {
     ++counters_.bells;
     bell_.ring();
   }

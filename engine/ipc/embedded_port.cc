@@ -259,7 +259,10 @@ Result<Agent> EmbeddedPort::attach(const AttachOptions& options) {
     attachment.receive_id = notice->receive_id;
     attachment.arena = {notice->arena.base, notice->arena.bytes, false};
     attachment.receive = {notice->receive.base, notice->receive.bytes, false};
-    return std::make_shared<client::Session>(std::move(channel), attachment, wanted.layout, wanted.spin.count());
+    // Inline, a wait drives the engine, and there is nobody to look for.
+    const TimeNs spin_ns = wanted.spin.count();
+    const SpinBudget calls = hub->is_inline() ? SpinBudget(spin_ns, spin_ns) : client::call_spin(wanted);
+    return std::make_shared<client::Session>(std::move(channel), attachment, wanted.layout, calls, spin_ns);
   };
   Result<std::shared_ptr<client::Session>> session = connect(options);
   if (!session.ok()) return std::move(session).error();

@@ -245,6 +245,21 @@ enum class CompletionKind : std::uint8_t {
   task = 7,
   imported = 8,
 };
+
+// What a sleeping agent waits for, as kinds of the completion ring (kvrail/base/shared_ring.h). Outcomes
+// and deliveries that it does not wait for are there when it looks next; waking it for each would double
+// the wake-ups of agents that talk in turns.
+inline constexpr std::uint32_t kWakeOutcome = 1;
+inline constexpr std::uint32_t kWakeDelivery = 2;
+inline constexpr std::uint32_t kWakeReply = 4;     // answers, and what asks for one; always waited for
+[[nodiscard]] constexpr std::uint32_t wake_kind(CompletionKind kind) noexcept {
+  switch (kind) {
+    case CompletionKind::sent:
+    case CompletionKind::fetched: return kWakeOutcome;
+    case CompletionKind::delivery: return kWakeDelivery;
+    default: return kWakeReply;
+  }
+}
 inline constexpr std::uint8_t kCompletionKindCount = 9;
 
 inline constexpr std::uint8_t kCompletionCritical = 1;  // bit of CompletionRecord::flags

@@ -56,6 +56,7 @@ WorkerOptions worker_options(const Config& config, const char* name, int core) {
   options.idle = config.idle;
   options.core = core;
   options.spin_ns = config.spin_ns >= 0 ? config.spin_ns : (core >= 0 ? kOwnCoreSpinNs : 0);
+  if (config.spin_ns < 0) options.most_spin_ns = adaptive_spin_ns();
   return options;
 }
 

@@ -27,7 +27,10 @@ void relax() noexcept {
 }  // namespace
 
 Worker::Worker(const WorkerOptions& options, const Clock& clock)
-    : options_(options), clock_(clock), wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : options_(options),
+      clock_(clock),
+      spin_(options.spin_ns, std::max(options.spin_ns, options.most_spin_ns)),
+      wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   KVRAIL_ASSERT_MSG(wake_fd_ >= 0, "eventfd failed: out of file descriptors");
 }
 
@@ -89,7 +92,9 @@ void Worker::loop() {
       idle(now_ns, idle_since_ns);
       continue;
     }
-    const TimeNs took_ns = now_ns - heartbeat_.load(std::memory_order_relaxed);
+    const TimeNs began_ns = heartbeat_.load(std::memory_order_relaxed);
+    const TimeNs took_ns = now_ns - began_ns;
+    if (began_ns > idle_since_ns) spin_.learn(began_ns - idle_since_ns);
     if (took_ns > longest_cycle_ns_.load(std::memory_order_relaxed)) {
       longest_cycle_ns_.store(took_ns, std::memory_order_relaxed);
     }
@@ -119,10 +124,12 @@ void Worker::idle(TimeNs now_ns, TimeNs idle_since_ns) {
       ::sched_yield();
       return;
     case IdlePolicy::adaptive:
-      if (now_ns - idle_since_ns < options_.spin_ns) {
+      if (now_ns - idle_since_ns >= spin_.ns()) {
+        park(now_ns);
+      } else if (options_.core >= 0) {
         relax();
       } else {
-        park(now_ns);
+        ::sched_yield();  // whoever the news is to come from may need this very core
       }
       return;
   }

@@ -25,6 +25,7 @@
 #include "engine/config/config.h"
 #include "engine/runtime/pollable.h"
 #include "kvrail/base/result.h"
+#include "kvrail/base/spin_budget.h"
 #include "kvrail/base/spsc_queue.h"
 #include "kvrail/base/time.h"
 
@@ -33,7 +34,8 @@ namespace kvrail::engine {
 struct WorkerOptions {
   std::string name = "kvrail-worker";  // thread name, at most 15 bytes are shown
   IdlePolicy idle = IdlePolicy::adaptive;
-  TimeNs spin_ns = 0;                  // adaptive: how long to poll before parking
+  TimeNs spin_ns = 0;                  // adaptive: polls at least so long before parking,
+  TimeNs most_spin_ns = 0;             // and up to this while news come that soon; not below spin_ns
   int core = -1;                       // pin there; -1: float
 };
 
@@ -93,6 +95,7 @@ class Worker {
 
   WorkerOptions options_;
   const Clock& clock_;
+  SpinBudget spin_;
   std::array<Pollable*, kMaxPollables> pollables_{};
   std::size_t pollable_count_ = 0;
   std::array<pollfd, kMaxWaitFds> fds_{};

@@ -52,7 +52,8 @@ struct AttachOptions {
   bool accepts_mask = false;          // can use the per-head bitmaps of the medium topk
   std::uint64_t summary_bytes = 0;    // size of the summaries that on_summary() makes; 0: none
   Nanoseconds summary_time{0};        // what one takes
-  Nanoseconds spin{0};                // how long a wait looks before it sleeps
+  Nanoseconds spin{0};                // how long a wait looks before it sleeps; calls that only the engine
+                                      // answers look up to 100 us while answers come that soon
   Nanoseconds timeout = kCallTimeout;
 };
 

@@ -2,37 +2,32 @@
 // and of which one side does not trust the other. Engine and agent each hold one end of two such
 // rings.
 //
-// Threads    one thread owns the RingProducer, one the RingConsumer; usually in different
-// processes. Neither
-//            handle may be used by two threads.
+// Threads    one thread owns the RingProducer, one the RingConsumer; usually in different processes.
+//            Neither handle may be used by two threads.
 // State      tail (shared)   records published so far, written by the producer only
 //            head (shared)   records taken so far, written by the consumer only
-//            parked (shared) 1 while the consumer sleeps or is about to; set by the consumer, taken
-//            back to 0
-//                            by whoever ends the sleep
-//            tail_, head_    each side's own index, private. It is never read back from shared
-//            memory, so the
-//                            other side can't move it
+//            parked (shared) not 0 while the consumer sleeps or is about to: a bit per kind of record
+//                            that is to wake it; set by the consumer, taken back to 0 by whoever ends
+//                            the sleep
+//            tail_, head_    each side's own index, private. It is never read back from shared memory,
+//                            so the other side can't move it
 //            cached_*        the peer's index when last looked at: saves a cache miss per record
-// Invariant  0 <= tail - head <= capacity in 64-bit arithmetic. Slots [head, tail) are the
-// consumer's, all
-//            others the producer's. A peer's index that breaks this, or runs backwards, turns the
-//            handle's state() to `corrupt` for good; no slot outside the ring is ever touched,
-//            since every slot number is masked with a private mask.
-// Edges      P1 tail store(release or stronger) -> C1 tail load(acquire): record bytes before the
-// index
-//            C2 head store(release) -> P2 head load(acquire): a slot is copied out before it is
-//            reused P3/C3 no lost wake-up: publish() stores tail, then loads parked; prepare_park()
-//            stores parked, then loads tail; all four are seq_cst, so in their single order at
-//            least one side sees the other's store. With anything weaker this run sleeps for ever:
+// Invariant  0 <= tail - head <= capacity in 64-bit arithmetic. Slots [head, tail) are the consumer's,
+//            all others the producer's. A peer's index that breaks this, or runs backwards, turns the
+//            handle's state() to `corrupt` for good; no slot outside the ring is ever touched, since
+//            every slot number is masked with a private mask.
+// Edges      P1 tail store(release or stronger) -> C1 tail load(acquire): record bytes before the index
+//            C2 head store(release) -> P2 head load(acquire): a slot is copied out before it is reused
+//            P3/C3 no lost wake-up: publish() stores tail, then loads parked; prepare_park() stores
+//            parked, then loads tail; all four are seq_cst, so in their single order at least one side
+//            sees the other's store. With anything weaker this run sleeps for ever:
 //              1. consumer loads tail: empty          (its parked store still in the store buffer)
 //              2. producer stores tail, loads parked: 0, so no signal
 //              3. consumer's parked store lands; it sleeps on a ring that holds a record.
 // Relaxed    the parked store of cancel_park(): it only saves the producer a needless signal.
 // Wrap       indices are free-running 64-bit counts: at 1 GHz they wrap after 584 years, and the
-// differences
-//            would stay right even then. The capacity is a power of two, so masking is continuous
-//            at the wrap.
+//            differences would stay right even then. The capacity is a power of two, so masking is
+//            continuous at the wrap.
 //
 // Speed: publish() is a full barrier. Push what a duty cycle has, then publish once.
 //
@@ -63,6 +58,9 @@ enum class RingState : std::uint8_t {
   /// The peer wrote an index that no correct peer writes. The ring is dead: close the connection.
   corrupt = 1,
 };
+
+/// Kinds of records as bits, for a consumer that sleeps through some of them.
+inline constexpr std::uint32_t kWakeAny = ~std::uint32_t{0};
 
 /// What lies at the start of the shared memory; the slots follow. No capacity and no magic in here:
 /// both sides agree on those over the control socket, and what is not in shared memory can't be
@@ -183,16 +181,16 @@ class alignas(kRingLineBytes) RingProducer {
     return refresh_head() ? static_cast<std::uint32_t>(capacity() - (tail_ - cached_head_)) : 0;
   }
 
-  /// Makes all staged records visible. True: the consumer sleeps, and the caller must signal its
-  /// eventfd.
-  [[nodiscard]] bool publish() noexcept {
+  /// Makes all staged records visible. True: the consumer sleeps and waits for records of one of the
+  /// `kinds`, and the caller must signal its eventfd.
+  [[nodiscard]] bool publish(std::uint32_t kinds = kWakeAny) noexcept {
     if (tail_ == published_) {
       return false;
     }
     published_ = tail_;
     // P1 -> C1, P3 -> C3 (seq_cst against the load below, see Edges).
     slots_.ring().tail.store(tail_, std::memory_order_seq_cst);
-    if (slots_.ring().parked.load(std::memory_order_seq_cst) == 0) [[likely]] {  // P3 <- C3
+    if ((slots_.ring().parked.load(std::memory_order_seq_cst) & kinds) == 0) [[likely]] {  // P3 <- C3
       return false;
     }
     // One signal per sleep: whoever takes the flag gives it. seq_cst only to stay in the order
@@ -289,14 +287,15 @@ class alignas(kRingLineBytes) RingConsumer {
     return state_ == RingState::ok ? static_cast<std::uint32_t>(cached_tail_ - head_) : 0;
   }
 
-  /// Announces that the owner is about to sleep on its eventfd. True: it may, the next publish()
-  /// signals it. False: there is a record to take (or the ring is corrupt), and nothing was
-  /// announced.
-  [[nodiscard]] bool prepare_park() noexcept {
+  /// Announces that the owner is about to sleep on its eventfd, until a record of one of the `kinds`
+  /// comes. True: it may, their next publish() signals it. False: there is a record to take, of
+  /// whatever kind (or the ring is corrupt), and nothing was announced.
+  [[nodiscard]] bool prepare_park(std::uint32_t kinds = kWakeAny) noexcept {
     if (state_ != RingState::ok) {
       return false;
     }
-    slots_.ring().parked.store(1, std::memory_order_seq_cst);  // C3 -> P3
+    KVRAIL_ASSERT(kinds != 0);
+    slots_.ring().parked.store(kinds, std::memory_order_seq_cst);  // C3 -> P3
     if (refresh_tail(std::memory_order_seq_cst) || state_ != RingState::ok) {
       cancel_park();
       return false;

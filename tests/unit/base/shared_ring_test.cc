@@ -259,5 +259,15 @@ TEST_CASE("shared ring / park: publish asks for exactly one signal per sleep") {
   CHECK(!ring.producer->publish());  // Nothing staged, nothing to signal.
 }
 
+TEST_CASE("shared ring / park: a sleeper is left alone by records of kinds that it does not wait for") {
+  Ring ring(8);
+  REQUIRE(ring.consumer->prepare_park(0b01));
+  CHECK(ring.producer->try_push(make_record(1)));
+  CHECK(!ring.producer->publish(0b10));
+  CHECK(ring.producer->try_push(make_record(2)));
+  CHECK(ring.producer->publish(0b11));
+  CHECK(ring.consumer->available() == 2);
+}
+
 }  // namespace
 }  // namespace kvrail

@@ -245,6 +245,34 @@ TEST_CASE("agent session / the bell rings once per sleep") {
   CHECK_FALSE(rig.rang());
 }
 
+TEST_CASE("agent session / the bell rings for what the agent waits for, and for all when the ring is half full") {
+  Rig rig;
+  AgentEvent sent, delivery;
+  sent.kind = AgentEventKind::sent;
+  delivery.kind = AgentEventKind::delivery;
+  REQUIRE(rig.completion->prepare_park(kWakeDelivery | kWakeReply));
+  CHECK(rig.session->try_push(sent));
+  CHECK_FALSE(rig.rang());
+  CHECK(rig.session->try_push(delivery));
+  CHECK(rig.rang());
+  for (int i = 0; i < 2; ++i) static_cast<void>(rig.pop());
+  REQUIRE(rig.completion->prepare_park(kWakeOutcome | kWakeReply));
+  CHECK(rig.session->try_push(delivery));
+  CHECK_FALSE(rig.rang());
+  rig.push(allocate(1, 1));
+  rig.commands.answer = Code::quota_exceeded;
+  rig.poll();  // A refusal is a reply.
+  CHECK(rig.rang());
+  for (int i = 0; i < 2; ++i) static_cast<void>(rig.pop());
+  REQUIRE(rig.completion->prepare_park(kWakeReply));
+  bool rang = false;
+  std::uint32_t events = 0;
+  for (; !rang && rig.session->try_push(sent); ++events) rang = rig.rang();
+  CHECK(rang);
+  CHECK(events > kCompletionCapacity / 4);
+  CHECK(events <= kCompletionCapacity / 2 + 1);
+}
+
 TEST_CASE("agent session / an agent that waits for room is rung when its records are done") {
   Rig rig;
   rig.push(allocate(1, 1));

@@ -46,7 +46,7 @@ TEST_CASE("worker / every idle policy sees all work and every call") {
   for (const IdlePolicy policy : {IdlePolicy::adaptive, IdlePolicy::yield, IdlePolicy::spin}) {
     const SteadyClock clock;
     Counter counter;
-    Worker worker({.name = "test", .idle = policy, .spin_ns = 0, .core = -1}, clock);
+    Worker worker({.name = "test", .idle = policy, .spin_ns = 0, .most_spin_ns = 50'000, .core = -1}, clock);
     worker.add(counter);
     REQUIRE(worker.start().ok());
     std::uint64_t calls = 0;
@@ -64,6 +64,25 @@ TEST_CASE("worker / every idle policy sees all work and every call") {
     CHECK(worker.stats().cycles > 0);
     if (policy == IdlePolicy::adaptive) CHECK(worker.stats().parks > 0);
   }
+}
+
+TEST_CASE("spin budget / polls while news come soon, and stops when they do not") {
+  SpinBudget budget(0, 50'000);
+  CHECK(budget.ns() == 0);
+  budget.learn(12'000);                 // slept, but not for long
+  CHECK(budget.ns() == 24'000);
+  budget.learn(3'000);                  // one short wait does not make the next one short
+  CHECK(budget.ns() == 24'000);
+  budget.learn(40'000);
+  CHECK(budget.ns() == 50'000);
+  budget.learn(50'001);
+  CHECK(budget.ns() == 0);
+  SpinBudget own_core(20'000, 50'000);
+  own_core.learn(kSecondNs);
+  CHECK(own_core.ns() == 20'000);
+  SpinBudget fixed(7, 7);
+  fixed.learn(5);
+  CHECK(fixed.ns() == 7);
 }
 
 TEST_CASE("worker / created and destroyed without use, and started without work") {
