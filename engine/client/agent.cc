@@ -14,12 +14,12 @@ namespace kvrail {
 namespace {
 
 using client::Bytes;
-using client::deadline_after;
+using client::Deadline;
 using client::error_of;
 using engine::ipc::Command;
 using engine::ipc::SubmitRecord;
 
-TimeNs call_deadline() noexcept { return deadline_after(Nanoseconds(kCallTimeout).count()); }
+Deadline call_deadline() noexcept { return Deadline(kCallTimeout); }
 
 std::uint32_t to_ppm(double fraction) noexcept {
   return static_cast<std::uint32_t>(std::lround(std::clamp(fraction, 0.0, 1.0) * 1e6));
@@ -76,11 +76,11 @@ Result<void> Agent::detach(Nanoseconds timeout) {
 }
 
 Result<void> Agent::reattach(Nanoseconds timeout) {
-  const TimeNs deadline_ns = deadline_after(timeout.count());
+  const Deadline deadline(timeout);
   state_->session->leave();
   AttachOptions options = state_->options;
   for (;;) {
-    const TimeNs left_ns = std::max<TimeNs>(deadline_ns - client::now_ns(), 0);
+    const TimeNs left_ns = deadline.left_ns();
     options.timeout = std::min<Nanoseconds>(options.timeout, Nanoseconds(left_ns));
     Result<std::shared_ptr<client::Session>> session = state_->connect(options);
     if (session.ok()) {
@@ -93,7 +93,7 @@ Result<void> Agent::reattach(Nanoseconds timeout) {
     // the agent was gone.
     const bool passing = code == Code::unreachable || code == Code::busy || code == Code::peer_down ||
                          code == Code::shutting_down || code == Code::already_exists;
-    if (!passing || client::now_ns() >= deadline_ns) return std::move(session).error();
+    if (!passing || deadline.left_ns() == 0) return std::move(session).error();
     static_cast<void>(::poll(nullptr, 0, 5));
   }
   state_->deliveries.clear();
@@ -118,7 +118,7 @@ Result<Task> Agent::begin_task(const TaskOptions& options, Nanoseconds timeout) 
   record.command = Command::begin_task;
   record.name = *workflow;
   record.b = std::max<std::int64_t>(options.deadline.count(), 0);
-  auto reply = state_->call(record, {}, deadline_after(timeout.count()), "cannot begin a task");
+  auto reply = state_->call(record, {}, Deadline(timeout), "cannot begin a task");
   if (!reply.ok()) return std::move(reply).error();
   return Task{reply->task};
 }
@@ -137,7 +137,7 @@ Result<Blocks> Agent::allocate(const Layout& layout, std::uint32_t count, Place 
   if (layout != this->layout()) {
     return Error{{Code::layout_mismatch}, "blocks have the layout that the agent attached with"};
   }
-  return state_->allocate(count, deadline_after(timeout.count()));
+  return state_->allocate(count, Deadline(timeout));
 }
 
 Result<Blocks> Agent::import(const ImportSource& source, Nanoseconds timeout) {
@@ -149,7 +149,7 @@ Result<Blocks> Agent::import(const ImportSource& source, Nanoseconds timeout) {
   if (source.bytes == 0 || source.bytes % block_bytes != 0) {
     return Error{{Code::invalid_argument}, "an import has whole block slots of " + std::to_string(block_bytes) + " bytes"};
   }
-  const TimeNs deadline_ns = deadline_after(timeout.count());
+  const Deadline deadline(timeout);
   const TimeNs left_ns = std::max<TimeNs>(timeout.count(), 0);
   const bool pages = source.kind == Kind::host_pages;
   if (pages && source.pages == nullptr) return Error{{Code::invalid_argument}, "pages to import are missing"};
@@ -160,21 +160,21 @@ Result<Blocks> Agent::import(const ImportSource& source, Nanoseconds timeout) {
                                             : channel.import_fd(source.fd, source.offset, source.bytes, left_ns);
   if (range.ok()) {
     state_->session->keep(*range);
-    return state_->blocks_of(range->arena, range->count, range->offset, deadline_ns);
+    return state_->blocks_of(range->arena, range->count, range->offset, deadline);
   }
   if (range.status().scope == Scope::engine && range.status().code == Code::peer_down) {
     state_->session->end(range.status());
   }
   if (range.status().code != Code::unsupported) return std::move(range).error();
-  return pages ? state_->copy_pages({source.pages, source.bytes}, deadline_ns) : state_->copy_fd(source, deadline_ns);
+  return pages ? state_->copy_pages({source.pages, source.bytes}, deadline) : state_->copy_fd(source, deadline);
 }
 
 namespace {
 
-Result<void> wait_fence(const Fence& fence, TimeNs deadline_ns) {
+Result<void> wait_fence(const Fence& fence, const Deadline& deadline) {
   if (fence.kind == Fence::Kind::none) return {};
   if (fence.kind == Fence::Kind::external) return not_built_in("fences of a GPU's runtime");
-  const TimeNs left_ns = std::max<TimeNs>(deadline_ns - client::now_ns(), 0);
+  const TimeNs left_ns = deadline.left_ns();
   if (!engine::ipc::wait_readable(fence.fd, left_ns)) return Error{{Code::timed_out}, "the fence was not signalled in time"};
   return {};
 }
@@ -183,7 +183,7 @@ Result<void> wait_fence(const Fence& fence, TimeNs deadline_ns) {
 
 Result<Context> Agent::commit(std::string_view name, std::span<const TokenId> tokens, Blocks& blocks,
                               const Fence& fence, const Delivery* prefix, Nanoseconds timeout) {
-  const TimeNs deadline_ns = deadline_after(timeout.count());
+  const Deadline deadline(timeout);
   const Result<Name> context = make_name(name);
   if (!context.ok()) return bad_name(context.error(), name, "context");
   const std::uint64_t needed = div_ceil(tokens.size(), layout().block_tokens);
@@ -194,7 +194,7 @@ Result<Context> Agent::commit(std::string_view name, std::span<const TokenId> to
   if (blocks.size_ != 0 && blocks.session_ != state_->session) {
     return Error{{Code::generation_mismatch}, "the blocks are of an earlier attachment"};
   }
-  if (Result<void> fenced = wait_fence(fence, deadline_ns); !fenced.ok()) return std::move(fenced).error();
+  if (Result<void> fenced = wait_fence(fence, deadline); !fenced.ok()) return std::move(fenced).error();
   std::vector<engine::ipc::ExtentRecord> extents;
   std::uint64_t left = blocks.size_ == 0 ? 0 : needed;
   for (const Blocks::Run& run : blocks.runs_) {
@@ -209,7 +209,7 @@ Result<Context> Agent::commit(std::string_view name, std::span<const TokenId> to
   record.count = static_cast<std::uint32_t>(extents.size());
   record.a = prefix == nullptr ? 0 : prefix->handle_;
   const std::array<Bytes, 2> payload{std::as_bytes(std::span{extents}), std::as_bytes(tokens)};
-  auto reply = state_->call(record, payload, deadline_ns, "cannot commit");
+  auto reply = state_->call(record, payload, deadline, "cannot commit");
   if (!reply.ok()) return std::move(reply).error();
   if (blocks.size_ != 0) blocks.committed_ = std::max<std::size_t>(blocks.committed_, needed);
   return Context{*context, reply->version_number};
@@ -278,7 +278,7 @@ Result<std::vector<Outcome>> Agent::wait(Ticket ticket, Nanoseconds timeout) {
     const client::TicketState& entry = state.tickets.at(ticket.id);
     return !entry.refused.ok() || entry.outcomes.size() >= entry.expected;
   };
-  const Status waited = state.wait_until(deadline_after(timeout.count()), engine::ipc::kWakeOutcome, complete);
+  const Status waited = state.wait_until(Deadline(timeout), engine::ipc::kWakeOutcome, complete);
   if (!waited.ok()) return error_of(waited, "the ticket is not done");
   const auto entry = state.tickets.extract(ticket.id);
   if (!entry.mapped().refused.ok()) return error_of(entry.mapped().refused, "the engine did not take it");
@@ -290,7 +290,7 @@ void Agent::forget(Ticket ticket) noexcept { state_->tickets.erase(ticket.id); }
 Result<Delivery> Agent::receive(Nanoseconds timeout) {
   client::State& state = *state_;
   const Status waited =
-      state.wait_until(deadline_after(timeout.count()), engine::ipc::kWakeDelivery,
+      state.wait_until(Deadline(timeout), engine::ipc::kWakeDelivery,
                        [&state] { return !state.deliveries.empty(); });
   if (!waited.ok()) return error_of(waited, "nothing was delivered");
   const engine::ipc::CompletionRecord record = state.deliveries.front();

@@ -106,9 +106,9 @@ void Blocks::append(Blocks&& more) {
 namespace client {
 
 Result<Blocks> State::blocks_of(std::uint32_t arena, std::uint32_t count, std::uint64_t offset,
-                                TimeNs deadline_ns) {
+                                const Deadline& deadline) {
   const std::uint64_t bytes = std::uint64_t{count} * session->layout().block_bytes();
-  std::byte* base = session->at(arena, offset, bytes, deadline_ns);
+  std::byte* base = session->at(arena, offset, bytes, deadline);
   if (base == nullptr) {
     free_run(*session, arena, offset, count);
     return Error{{Code::protocol_error, Scope::engine}, "the engine gave blocks that lie in no arena of this agent"};
@@ -122,13 +122,13 @@ Result<Blocks> State::blocks_of(std::uint32_t arena, std::uint32_t count, std::u
   return blocks;
 }
 
-Result<Blocks> State::allocate(std::uint64_t count, TimeNs deadline_ns) {
+Result<Blocks> State::allocate(std::uint64_t count, const Deadline& deadline) {
   const std::optional<std::uint32_t> narrow = checked_narrow<std::uint32_t>(count);
   if (!narrow || *narrow == 0) return Error{{Code::invalid_argument}, "a number of blocks must be at least 1"};
   ipc::SubmitRecord record;
   record.command = ipc::Command::allocate;
   record.count = *narrow;
-  Result<ipc::CompletionRecord> reply = call(record, {}, deadline_ns, "cannot allocate blocks");
+  Result<ipc::CompletionRecord> reply = call(record, {}, deadline, "cannot allocate blocks");
   if (!reply.ok() && reply.status().scope != Scope::engine) {
     const std::uint64_t all = session->attachment().arena.bytes / session->layout().block_bytes();
     return Error{reply.status(), "cannot allocate " + std::to_string(count) + " blocks (" + name(reply.status().code) +
@@ -136,12 +136,12 @@ Result<Blocks> State::allocate(std::uint64_t count, TimeNs deadline_ns) {
                                      "; free some, or attach with more arena_bytes"};
   }
   if (!reply.ok()) return std::move(reply).error();
-  return blocks_of(reply->arena, reply->count, reply->offset, deadline_ns);
+  return blocks_of(reply->arena, reply->count, reply->offset, deadline);
 }
 
-Result<Blocks> State::copy_pages(std::span<const std::byte> pages, TimeNs deadline_ns) {
+Result<Blocks> State::copy_pages(std::span<const std::byte> pages, const Deadline& deadline) {
   const std::uint64_t block_bytes = session->layout().block_bytes();
-  Result<Blocks> blocks = allocate(pages.size() / block_bytes, deadline_ns);
+  Result<Blocks> blocks = allocate(pages.size() / block_bytes, deadline);
   if (!blocks.ok()) return blocks;
   for (std::size_t i = 0; i < blocks->size(); ++i) {
     std::memcpy(blocks->slot(i).data(), pages.data() + i * block_bytes, block_bytes);
@@ -151,8 +151,8 @@ Result<Blocks> State::copy_pages(std::span<const std::byte> pages, TimeNs deadli
   return blocks;
 }
 
-Result<Blocks> State::copy_fd(const ImportSource& source, TimeNs deadline_ns) {
-  Result<Blocks> blocks = allocate(source.bytes / session->layout().block_bytes(), deadline_ns);
+Result<Blocks> State::copy_fd(const ImportSource& source, const Deadline& deadline) {
+  Result<Blocks> blocks = allocate(source.bytes / session->layout().block_bytes(), deadline);
   if (!blocks.ok()) return blocks;
   std::uint64_t at = source.offset;
   for (std::size_t i = 0; i < blocks->size(); ++i) {

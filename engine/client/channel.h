@@ -52,6 +52,8 @@ class Channel {
   // Sleeps until the bell rings, the engine is gone, or the time is over. Ok also without news: the
   // caller looks and comes back. Code::timed_out; Code::peer_down or what the engine said at the end.
   virtual Status wait(TimeNs timeout_ns) = 0;
+  // Whether wait() runs the engine on the caller's thread, so that nobody has to wake it.
+  [[nodiscard]] virtual bool drives() const noexcept { return false; }
   // Whether the engine is there still, without waiting.
   virtual Status check() = 0;
   // The engine has parked: wakes it.

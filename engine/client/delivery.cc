@@ -108,9 +108,9 @@ bool sizes_fit(const ManifestHeader& header, std::uint64_t bytes) noexcept {
 }  // namespace
 
 Status State::read_manifest(const ipc::CompletionRecord& record, Delivery& out) {
-  const TimeNs deadline_ns = deadline_after(Nanoseconds(kCallTimeout).count());
+  const Deadline deadline(kCallTimeout);
   if (record.manifest_bytes < sizeof(ManifestHeader)) return kBadManifest;
-  const std::byte* base = session->at(record.arena, record.offset, record.manifest_bytes, deadline_ns);
+  const std::byte* base = session->at(record.arena, record.offset, record.manifest_bytes, deadline);
   if (base == nullptr) return session->alive().ok() ? kBadManifest : session->alive();
   ManifestHeader header;
   std::memcpy(&header, base, sizeof(header));
@@ -138,12 +138,12 @@ Status State::read_manifest(const ipc::CompletionRecord& record, Delivery& out) 
 }
 
 // Maps every arena that a block lies in, and keeps it mapped as long as the delivery lives.
-Status State::hold_blocks(Delivery& out, TimeNs deadline_ns) {
+Status State::hold_blocks(Delivery& out, const Deadline& deadline) {
   std::uint32_t last = 0;
   bool any = false;
   for (std::size_t i = 0; i < out.blocks_.size_; ++i) {
     const ManifestBlock block = block_record(out.blocks_.records_, i);
-    if (session->at(block.arena, block.offset, out.blocks_.block_bytes_, deadline_ns) == nullptr) {
+    if (session->at(block.arena, block.offset, out.blocks_.block_bytes_, deadline) == nullptr) {
       return session->alive().ok() ? kBadManifest : session->alive();
     }
     if (any && block.arena == last) continue;
@@ -169,7 +169,7 @@ Result<Delivery> State::open(const ipc::CompletionRecord& record) {
   delivery.handle_ = record.delivery;
   const Status read = read_manifest(record, delivery);
   if (!read.ok()) return error_of(read, "a delivery cannot be read");
-  const Status held = hold_blocks(delivery, deadline_after(Nanoseconds(kCallTimeout).count()));
+  const Status held = hold_blocks(delivery, Deadline(kCallTimeout));
   if (!held.ok()) return error_of(held, "the blocks of a delivery cannot be mapped");
   delivery.medium_ = static_cast<Medium>(record.medium);
   delivery.critical_ = (record.flags & ipc::kCompletionCritical) != 0;

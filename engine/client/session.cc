@@ -80,7 +80,7 @@ bool Session::find_scratch(std::uint32_t bytes, std::uint32_t& offset) const noe
   return bytes < oldest - newest;
 }
 
-Status Session::submit(ipc::SubmitRecord record, std::span<const Bytes> payload, TimeNs deadline_ns) {
+Status Session::submit(ipc::SubmitRecord record, std::span<const Bytes> payload, const Deadline& deadline) {
   std::uint64_t total = 0;
   for (const Bytes part : payload) total += part.size();
   if (total > view_.scratch.size()) {
@@ -93,11 +93,11 @@ Status Session::submit(ipc::SubmitRecord record, std::span<const Bytes> payload,
     free_scratch();
     if (find_scratch(bytes, offset) && submit_.free_slots() != 0) break;
     if (submit_.state() != RingState::ok) end({Code::protocol_error, Scope::engine});
-    if (const Status waited = wait_for_room(deadline_ns); !waited.ok()) return waited;
+    if (const Status waited = wait_for_room(deadline); !waited.ok()) return waited;
   }
   record.payload_offset = bytes == 0 ? 0 : offset;
   record.payload_bytes = bytes;
-  record.submitted_ns = now_ns();
+  if (record.b != 0) record.submitted_ns = now_ns();  // Only where there is time to be measured from it.
   std::byte* at = view_.scratch.data() + offset;
   for (const Bytes part : payload) {
     if (!part.empty()) std::memcpy(at, part.data(), part.size());
@@ -111,7 +111,7 @@ Status Session::submit(ipc::SubmitRecord record, std::span<const Bytes> payload,
   return {};
 }
 
-Status Session::wait_for_room(TimeNs deadline_ns) {
+Status Session::wait_for_room(const Deadline& deadline) {
   store_completions();
   view_.shared->room_wanted.store(1, std::memory_order_seq_cst);  // R3
   // Compared with what the caller saw when it found no room: a count read only now might be the last
@@ -122,7 +122,7 @@ Status Session::wait_for_room(TimeNs deadline_ns) {
     if (completion_.state() != RingState::ok) end({Code::protocol_error, Scope::engine});
     return over_;
   }
-  const Status waited = channel_->wait(std::max<TimeNs>(deadline_ns - now_ns(), 0));
+  const Status waited = channel_->wait(deadline.left_ns());
   completion_.cancel_park();
   if (!waited.ok() && waited.code != Code::timed_out) end(waited);
   return waited;
@@ -161,33 +161,40 @@ bool Session::take(ipc::CompletionRecord& out) noexcept {
 }
 
 bool Session::spin(TimeNs begin_ns, TimeNs spin_ns) noexcept {
+  constexpr int kLooksPerClockRead = 16;
   if (spin_ns <= 0) return false;
   const TimeNs until_ns = add_saturating(begin_ns, spin_ns);
   while (now_ns() < until_ns) {
-    if (completion_.available() != 0) return true;
+    for (int i = 0; i < kLooksPerClockRead; ++i) {
+      if (completion_.available() != 0) return true;
+    }
     if (spin_ns_ == 0) ::sched_yield();  // no core of its own: the engine may need this one
   }
   return false;
 }
 
-Status Session::wait(TimeNs deadline_ns, std::uint32_t kinds) {
+Status Session::wait(const Deadline& deadline, std::uint32_t kinds) {
   if (!stored_.empty() || completion_.available() != 0) return {};
   if (!over_.ok()) return over_;
   const TimeNs begin_ns = now_ns();
-  if (deadline_ns <= begin_ns) {
+  if (deadline.ns(begin_ns) <= begin_ns) {
     const Status checked = check(begin_ns);
     return checked.ok() ? Status{Code::timed_out} : checked;
   }
+  if (channel_->drives()) return sleep(deadline);
   const bool call = kinds == ipc::kWakeReply;
-  const bool found = spin(begin_ns, std::min(call ? call_spin_.ns() : spin_ns_, deadline_ns - begin_ns)) ||
-                     !completion_.prepare_park(kinds | ipc::kWakeReply);
+  const TimeNs spin_ns = std::min(call ? call_spin_.ns() : spin_ns_, deadline.ns(begin_ns) - begin_ns);
   Status waited;
-  if (!found) {
-    waited = channel_->wait(std::max<TimeNs>(deadline_ns - now_ns(), 0));
+  if (!spin(begin_ns, spin_ns) && completion_.prepare_park(kinds | ipc::kWakeReply)) {
+    waited = sleep(deadline);
     completion_.cancel_park();
   }
   if (call) call_spin_.learn(now_ns() - begin_ns);
-  if (found) return {};
+  return waited;
+}
+
+Status Session::sleep(const Deadline& deadline) {
+  const Status waited = channel_->wait(deadline.left_ns());
   if (waited.ok() || completion_.available() != 0) return {};
   if (waited.code != Code::timed_out) end(waited);
   return waited;
@@ -203,7 +210,7 @@ Status Session::check(TimeNs now) {
   return over_;
 }
 
-std::byte* Session::at(std::uint32_t arena, std::uint64_t offset, std::uint64_t bytes, TimeNs deadline_ns) {
+std::byte* Session::at(std::uint32_t arena, std::uint64_t offset, std::uint64_t bytes, const Deadline& deadline) {
   const auto inside = [offset, bytes](const Arena& entry) noexcept -> std::byte* {
     if (offset < entry.first_offset) return nullptr;
     const std::uint64_t from = offset - entry.first_offset;
@@ -216,7 +223,7 @@ std::byte* Session::at(std::uint32_t arena, std::uint64_t offset, std::uint64_t 
     if (std::byte* found = inside(entry); found != nullptr) return found;
   }
   if (known || !over_.ok()) return nullptr;
-  Result<ArenaMap> map = channel_->arena(arena, std::max<TimeNs>(deadline_ns - now_ns(), 0));
+  Result<ArenaMap> map = channel_->arena(arena, deadline.left_ns());
   if (!map.ok()) {
     if (map.status().scope == Scope::engine && map.status().code != Code::not_found) end(map.status());
     return nullptr;

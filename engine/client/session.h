@@ -14,6 +14,7 @@
 // Wrap       records and `processed` are 64-bit counts.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -31,6 +32,30 @@
 namespace kvrail::client {
 
 using Bytes = std::span<const std::byte>;
+
+[[nodiscard]] TimeNs now_ns() noexcept;
+// now + timeout, as a deadline; never wraps.
+[[nodiscard]] TimeNs deadline_after(TimeNs timeout_ns) noexcept;
+
+// A deadline whose clock starts when somebody first has to wait for it. Most calls find what they need
+// at once, and reading the clock would cost them as much as the rest of what they do.
+class Deadline {
+ public:
+  explicit Deadline(Nanoseconds timeout) noexcept : timeout_ns_(std::max<TimeNs>(timeout.count(), 0)) {}
+  [[nodiscard]] TimeNs ns(TimeNs now) const noexcept {
+    if (at_ns_ == kUnset) at_ns_ = add_saturating(now, timeout_ns_);
+    return at_ns_;
+  }
+  [[nodiscard]] TimeNs left_ns() const noexcept {
+    const TimeNs now = now_ns();
+    return std::max<TimeNs>(ns(now) - now, 0);
+  }
+
+ private:
+  static constexpr TimeNs kUnset = -1;
+  TimeNs timeout_ns_;
+  mutable TimeNs at_ns_ = kUnset;
+};
 
 class Session {
  public:
@@ -52,12 +77,12 @@ class Session {
 
   // Copies the payload parts, one behind the other, into scratch and publishes the record. Waits
   // for room until the deadline. The record's payload fields and time are set here.
-  Status submit(ipc::SubmitRecord record, std::span<const Bytes> payload, TimeNs deadline_ns);
+  Status submit(ipc::SubmitRecord record, std::span<const Bytes> payload, const Deadline& deadline);
   // The next completion, false when there is none now.
   [[nodiscard]] bool take(ipc::CompletionRecord& out) noexcept;
   // Until take() has something of the `kinds` (ipc::kWakeOutcome …), the deadline passes, or the session
   // is over. Ok also without news.
-  Status wait(TimeNs deadline_ns, std::uint32_t kinds);
+  Status wait(const Deadline& deadline, std::uint32_t kinds);
   // For event loops: true when the bell will ring at the next completion.
   [[nodiscard]] bool arm() noexcept;
   // Looks after the engine now and then when nothing else does.
@@ -65,7 +90,7 @@ class Session {
 
   // Address of a range in an arena, mapped at first use; nullptr if it does not lie in there or the
   // arena may not be read.
-  [[nodiscard]] std::byte* at(std::uint32_t arena, std::uint64_t offset, std::uint64_t bytes, TimeNs deadline_ns);
+  [[nodiscard]] std::byte* at(std::uint32_t arena, std::uint64_t offset, std::uint64_t bytes, const Deadline& deadline);
   // The same for an arena that is mapped for sure: a Delivery holds it.
   [[nodiscard]] const std::byte* held(std::uint32_t arena, std::uint64_t offset) const noexcept;
   void hold(std::uint32_t arena) noexcept;
@@ -94,10 +119,12 @@ class Session {
 
   void free_scratch() noexcept;
   [[nodiscard]] bool find_scratch(std::uint32_t bytes, std::uint32_t& offset) const noexcept;
-  Status wait_for_room(TimeNs deadline_ns);
+  Status wait_for_room(const Deadline& deadline);
   void store_completions() noexcept;
   // True when there is something to take before the time for looking is over.
   [[nodiscard]] bool spin(TimeNs begin_ns, TimeNs spin_ns) noexcept;
+  // Until the channel has news.
+  Status sleep(const Deadline& deadline);
   // The ring is empty: an engine that waits for that is told.
   void tell_read() noexcept;
   void unmap_idle() noexcept;
@@ -125,8 +152,5 @@ class Session {
 // For waits that the engine ends: at least what the agent wants.
 [[nodiscard]] SpinBudget call_spin(const AttachOptions& options) noexcept;
 
-// now + timeout, as a deadline; never wraps.
-[[nodiscard]] TimeNs deadline_after(TimeNs timeout_ns) noexcept;
-[[nodiscard]] TimeNs now_ns() noexcept;
 
 }  // namespace kvrail::client

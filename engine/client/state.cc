@@ -10,13 +10,13 @@ Error error_of(Status status, const char* what) {
 }
 
 Result<ipc::CompletionRecord> State::call(ipc::SubmitRecord record, std::span<const Bytes> payload,
-                                          TimeNs deadline_ns, const char* what) {
+                                          const Deadline& deadline, const char* what) {
   if (call_ticket != 0) return Error{{Code::busy}, "a callback may not make calls that wait"};
   record.ticket = ++last_ticket;
   call_ticket = record.ticket;
   call_done = false;
-  Status status = session->submit(record, payload, deadline_ns);
-  if (status.ok()) status = wait_until(deadline_ns, ipc::kWakeReply, [this] { return call_done; });
+  Status status = session->submit(record, payload, deadline);
+  if (status.ok()) status = wait_until(deadline, ipc::kWakeReply, [this] { return call_done; });
   call_ticket = 0;
   if (status.ok()) status = call_reply.status;
   if (!status.ok()) return error_of(status, what);
@@ -27,7 +27,7 @@ Result<Ticket> State::post(ipc::SubmitRecord record, std::span<const Bytes> payl
                            const char* what) {
   take_all();  // Whoever only sends would else let the completion ring run full.
   record.ticket = ++last_ticket;
-  const Status status = session->submit(record, payload, deadline_after(Nanoseconds(kCallTimeout).count()));
+  const Status status = session->submit(record, payload, Deadline(kCallTimeout));
   if (!status.ok()) return error_of(status, what);
   TicketState state;
   state.expected = outcomes;
@@ -36,7 +36,7 @@ Result<Ticket> State::post(ipc::SubmitRecord record, std::span<const Bytes> payl
 }
 
 Status State::tell(const ipc::SubmitRecord& record) {
-  return session->submit(record, {}, deadline_after(Nanoseconds(kCallTimeout).count()));
+  return session->submit(record, {}, Deadline(kCallTimeout));
 }
 
 std::size_t State::take_all() {
@@ -124,7 +124,7 @@ void State::run_summaries() {
     reply.flags = ipc::kFlagAnswer;
     reply.ticket = ++last_ticket;
     const Bytes payload = summary.bytes;
-    const Status sent = session->submit(reply, {&payload, 1}, deadline_after(Nanoseconds(kCallTimeout).count()));
+    const Status sent = session->submit(reply, {&payload, 1}, Deadline(kCallTimeout));
     if (sent.ok()) summary_replies.emplace(reply.ticket, record.transfer);
     if (sent.code == Code::too_large) decline_summary(record.transfer);
   }
@@ -135,7 +135,7 @@ void State::decline_summary(std::uint64_t request) {
   ipc::SubmitRecord reply;
   reply.command = ipc::Command::summary;
   reply.a = request;
-  static_cast<void>(session->submit(reply, {}, deadline_after(Nanoseconds(kCallTimeout).count())));
+  static_cast<void>(session->submit(reply, {}, Deadline(kCallTimeout)));
 }
 
 namespace {
@@ -161,7 +161,7 @@ void State::count_copied(std::uint64_t bytes) noexcept {
 namespace {
 // Giving back is not to block a destructor for long; what does not get through in this time comes
 // back with the session.
-constexpr TimeNs kGiveBackTimeoutNs = 100 * kMillisecondNs;
+constexpr Nanoseconds kGiveBackTimeout{100 * kMillisecondNs};
 }  // namespace
 
 void State::free_run(Session& session, std::uint32_t arena, std::uint64_t offset, std::uint32_t count) noexcept {
@@ -170,7 +170,7 @@ void State::free_run(Session& session, std::uint32_t arena, std::uint64_t offset
   record.count = count;
   record.c = offset;
   record.d = arena;
-  static_cast<void>(session.submit(record, {}, deadline_after(kGiveBackTimeoutNs)));
+  static_cast<void>(session.submit(record, {}, Deadline(kGiveBackTimeout)));
 }
 
 void State::release(Session& session, std::uint64_t delivery, TimeNs recompute_ns) noexcept {
@@ -178,7 +178,7 @@ void State::release(Session& session, std::uint64_t delivery, TimeNs recompute_n
   record.command = ipc::Command::release;
   record.a = delivery;
   record.b = std::max<TimeNs>(recompute_ns, 0);
-  static_cast<void>(session.submit(record, {}, deadline_after(kGiveBackTimeoutNs)));
+  static_cast<void>(session.submit(record, {}, Deadline(kGiveBackTimeout)));
 }
 
 }  // namespace kvrail::client

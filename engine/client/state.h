@@ -52,7 +52,7 @@ struct State {
 
   // Sends a command and waits for its completion; a refusal becomes the Error "`what`: code".
   [[nodiscard]] Result<ipc::CompletionRecord> call(ipc::SubmitRecord record, std::span<const Bytes> payload,
-                                                   TimeNs deadline_ns, const char* what);
+                                                   const Deadline& deadline, const char* what);
   // Sends a command whose outcomes come later.
   [[nodiscard]] Result<Ticket> post(ipc::SubmitRecord record, std::span<const Bytes> payload,
                                     std::uint32_t outcomes, const char* what);
@@ -63,15 +63,15 @@ struct State {
   // take_all() until `done` holds, which changes with completions of the `kinds` (ipc::kWakeOutcome …);
   // runs summary callbacks meanwhile.
   template <class Done>
-  Status wait_until(TimeNs deadline_ns, std::uint32_t kinds, Done done);
+  Status wait_until(const Deadline& deadline, std::uint32_t kinds, Done done);
   void run_summaries();
   void decline_summary(std::uint64_t request);
   [[nodiscard]] Result<Delivery> open(const ipc::CompletionRecord& record);
   [[nodiscard]] Result<Blocks> blocks_of(std::uint32_t arena, std::uint32_t count, std::uint64_t offset,
-                                         TimeNs deadline_ns);
-  [[nodiscard]] Result<Blocks> copy_pages(std::span<const std::byte> pages, TimeNs deadline_ns);
-  [[nodiscard]] Result<Blocks> copy_fd(const ImportSource& source, TimeNs deadline_ns);
-  [[nodiscard]] Result<Blocks> allocate(std::uint64_t count, TimeNs deadline_ns);
+                                         const Deadline& deadline);
+  [[nodiscard]] Result<Blocks> copy_pages(std::span<const std::byte> pages, const Deadline& deadline);
+  [[nodiscard]] Result<Blocks> copy_fd(const ImportSource& source, const Deadline& deadline);
+  [[nodiscard]] Result<Blocks> allocate(std::uint64_t count, const Deadline& deadline);
   void count_copied(std::uint64_t bytes) noexcept;
   // What the agent leaves open is as it was at attach.
   void set_probe(const Probe& news) noexcept;
@@ -85,19 +85,19 @@ struct State {
   void on_answer(const ipc::CompletionRecord& record);
   // The view that a summary request gives, and the manifest's bytes checked.
   [[nodiscard]] Status read_manifest(const ipc::CompletionRecord& record, Delivery& out);
-  [[nodiscard]] Status hold_blocks(Delivery& out, TimeNs deadline_ns);
+  [[nodiscard]] Status hold_blocks(Delivery& out, const Deadline& deadline);
 };
 
 // An Error from a Status: what was tried, and the code's name.
 [[nodiscard]] Error error_of(Status status, const char* what);
 
 template <class Done>
-Status State::wait_until(TimeNs deadline_ns, std::uint32_t kinds, Done done) {
+Status State::wait_until(const Deadline& deadline, std::uint32_t kinds, Done done) {
   for (;;) {
     take_all();
     if (!in_callback) run_summaries();
     if (done()) return {};
-    if (const Status waited = session->wait(deadline_ns, kinds); !waited.ok()) {
+    if (const Status waited = session->wait(deadline, kinds); !waited.ok()) {
       // What came with the last breath still counts.
       return take_all() != 0 && done() ? Status{} : waited;
     }

@@ -38,6 +38,8 @@ class EmbeddedPort::Hub {
   // The next notice about a session; nothing if none comes until the deadline.
   std::optional<SessionNotice> wait(std::uint64_t id, TimeNs deadline_ns) {
     for (;;) {
+      eventfd_t signals = 0;
+      static_cast<void>(::eventfd_read(link_.notice_bell.get(), &signals));
       take();
       if (const auto found = notices_.find(id); found != notices_.end()) {
         SessionNotice notice = found->second;
@@ -62,8 +64,6 @@ class EmbeddedPort::Hub {
 
  private:
   void take() {
-    eventfd_t signals = 0;
-    static_cast<void>(::eventfd_read(link_.notice_bell.get(), &signals));
     SessionNotice notice;
     while (link_.notices.pop(notice)) notices_.emplace(notice.id, notice);
     sessions_.free_retired();
@@ -91,15 +91,16 @@ class EmbeddedChannel final : public client::Channel {
   Status wait(TimeNs timeout_ns) override {
     if (hub_->is_inline()) {
       hub_->drive();
-    } else if (!wait_readable(bell_.get(), timeout_ns)) {
-      return Code::timed_out;
+      return engine_there();
     }
+    if (!wait_readable(bell_.get(), timeout_ns)) return Code::timed_out;
     return check();
   }
+  [[nodiscard]] bool drives() const noexcept override { return hub_->is_inline(); }
   Status check() override {
     eventfd_t signals = 0;
     static_cast<void>(::eventfd_read(bell_.get(), &signals));
-    return lent_ && hub_->is_gone(id_) ? Status{Code::peer_down, Scope::engine} : Status{};
+    return engine_there();
   }
   void ring() noexcept override { static_cast<void>(::eventfd_write(session_->submit_bell(), 1)); }
   [[nodiscard]] int fd() const noexcept override { return bell_.get(); }
@@ -135,6 +136,10 @@ class EmbeddedChannel final : public client::Channel {
 
  private:
   static constexpr TimeNs kLeaveTimeoutNs = 5 * kSecondNs;
+
+  [[nodiscard]] Status engine_there() {
+    return lent_ && hub_->is_gone(id_) ? Status{Code::peer_down, Scope::engine} : Status{};
+  }
 
   [[nodiscard]] SessionCommand question(SessionCommand::Kind kind) const noexcept {
     SessionCommand command;

@@ -8,14 +8,17 @@
 //            `gone`, and the pointer could then be somebody else's.
 //            One notice answers each adopt, arena and import; one `gone` follows each `adopted`. The
 //            attaching side has at most one request open per session, so kCapacity never overflows.
-// Edges      inside Boost's queue. Each push signals the eventfd afterwards, always: control traffic
-//            is rare, and a signal that is always given cannot be missed.
+// Edges      inside Boost's queue. N1 commands_waiting store(release) after a push -> N2 the worker's
+//            exchange(acquire) before it pops: most cycles look at this one word and at no queue.
+//            Each push signals the eventfd afterwards, always: control traffic is rare, and a signal
+//            that is always given cannot be missed.
 // Relaxed    none.  Wrap: Boost's.
 #pragma once
 
 #include <sys/eventfd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -64,13 +67,14 @@ struct SessionNotice {
 
 struct SessionLink {
   static constexpr std::size_t kCapacity = 1024;
+  std::atomic<bool>* commands_waiting = nullptr;  // the worker's, of all its links
   SpscQueue<SessionCommand, kCapacity> commands;
   SpscQueue<SessionNotice, kCapacity> notices;
   UniqueFd command_bell;  // worker sleeps on it
   UniqueFd notice_bell;   // attaching thread sleeps on it
   std::uint64_t last_id = 0;  // attaching thread's; ids of all links differ
 
-  [[nodiscard]] static Result<std::unique_ptr<SessionLink>> create();
+  [[nodiscard]] static Result<std::unique_ptr<SessionLink>> create(std::atomic<bool>& commands_waiting);
   SessionLink() = default;
   SessionLink(const SessionLink&) = delete;
   SessionLink& operator=(const SessionLink&) = delete;

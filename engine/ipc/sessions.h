@@ -92,6 +92,7 @@ class Sessions final : public AgentSink, public Pollable {
   UniqueFd epoll_;
   int wait_fd_ = -1;                             // of epoll_: readable when a ring or a link has news
   std::vector<std::unique_ptr<SessionLink>> links_;
+  std::atomic<bool> commands_waiting_{false};    // N1, N2 in session_link.h
   std::unique_ptr<std::atomic<bool>[]> claimed_;
   std::vector<Entry> live_;                      // capacity taken at creation
   std::vector<Leaving> leaving_;                 // the same; more agents than that can't be leaving

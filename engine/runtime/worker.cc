@@ -71,8 +71,9 @@ void Worker::stop() {
 
 // ---- the duty cycle ------------------------------------------------------------------------------
 
-std::size_t Worker::run_once() noexcept {
-  const TimeNs now_ns = clock_.now_ns();
+std::size_t Worker::run_once() noexcept { return cycle(clock_.now_ns()); }
+
+std::size_t Worker::cycle(TimeNs now_ns) noexcept {
   heartbeat_.store(now_ns, std::memory_order_relaxed);
   std::size_t work = 0;
   {
@@ -85,22 +86,29 @@ std::size_t Worker::run_once() noexcept {
 
 void Worker::loop() {
   TimeNs idle_since_ns = clock_.now_ns();
+  TimeNs last_ns = idle_since_ns;
+  bool worked = false;
   while (!stopping_.load(std::memory_order_relaxed)) {
-    const std::size_t work = run_once() + run_calls();
     const TimeNs now_ns = clock_.now_ns();
-    if (work == 0) {
+    if (worked) {
+      note_cycle(now_ns - last_ns);
+      idle_since_ns = now_ns;
+    }
+    last_ns = now_ns;
+    worked = cycle(now_ns) + run_calls() != 0;
+    if (!worked) {
       idle(now_ns, idle_since_ns);
-      continue;
+    } else if (now_ns > idle_since_ns) {
+      spin_.learn(now_ns - idle_since_ns);
     }
-    const TimeNs began_ns = heartbeat_.load(std::memory_order_relaxed);
-    const TimeNs took_ns = now_ns - began_ns;
-    if (began_ns > idle_since_ns) spin_.learn(began_ns - idle_since_ns);
-    if (took_ns > longest_cycle_ns_.load(std::memory_order_relaxed)) {
-      longest_cycle_ns_.store(took_ns, std::memory_order_relaxed);
-    }
-    idle_since_ns = now_ns;
   }
   run_calls();  // a caller that came last still gets its answer
+}
+
+void Worker::note_cycle(TimeNs took_ns) noexcept {
+  if (took_ns > longest_cycle_ns_.load(std::memory_order_relaxed)) {
+    longest_cycle_ns_.store(took_ns, std::memory_order_relaxed);
+  }
 }
 
 std::size_t Worker::run_calls() {

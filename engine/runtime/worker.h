@@ -86,7 +86,9 @@ class Worker {
   };
 
   void submit(Call& call);
+  std::size_t cycle(TimeNs now_ns) noexcept;
   void loop();
+  void note_cycle(TimeNs took_ns) noexcept;
   std::size_t run_calls();
   void idle(TimeNs now_ns, TimeNs idle_since_ns);
   void park(TimeNs now_ns);

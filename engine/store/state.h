@@ -156,6 +156,7 @@ struct Store::State {
   RetireHook retire_hook = nullptr;
   void* retire_context = nullptr;
   std::uint32_t revoked_arenas = 0;
+  TimeNs next_expiry_look_ns = 0;
   SlotTable<SlotRecord> slots;
   SlotTable<BlockRecord, BlockTag> blocks;
   SlotTable<VersionRecord, VersionTag> versions;

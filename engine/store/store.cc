@@ -18,6 +18,7 @@ std::uint32_t region_capacity(const StoreOptions& options) {
 
 constexpr std::size_t kExpiriesPerCall = 16;
 constexpr TimeNs kRetiredPatienceNs = 10 * kSecondNs;  // for a Conductor that is alive
+constexpr TimeNs kExpiryLookNs = 10 * kMillisecondNs;  // a context may outlive its time by so much
 
 std::uint64_t index_bytes(const StoreOptions& options) {
   return (HashIndex::cells_for(options.max_blocks) + HashIndex::cells_for(options.max_versions)) *
@@ -215,18 +216,27 @@ Store::Counters Store::counters() const noexcept {
           state_->stagings.size(), state_->copied_bytes};
 }
 
-std::size_t Store::housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept {
-  std::size_t work = 0;
+std::size_t Store::expire(TimeNs now_ns) noexcept {
+  std::size_t count = 0;
   state_->tenants.for_each([&](TenantHandle handle, TenantRecord& tenant) {
-    while (work < kExpiriesPerCall) {
+    while (count < kExpiriesPerCall) {
       const VersionRecord* oldest = state_->versions.get(tenant.lru_oldest);
       if (oldest == nullptr || now_ns - oldest->last_used_ns < state_->options.context_ttl_ns) {
         break;
       }
       KVRAIL_ASSERT(state_->evict_one(handle));
-      ++work;
+      ++count;
     }
   });
+  return count;
+}
+
+std::size_t Store::housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept {
+  std::size_t work = 0;
+  if (now_ns >= state_->next_expiry_look_ns) {
+    work = expire(now_ns);
+    if (work < kExpiriesPerCall) state_->next_expiry_look_ns = now_ns + kExpiryLookNs;
+  }
   while (budget_bytes > 0 && state_->fresh_first) {
     const BlockHandle handle = state_->fresh_first;
     if (state_->digest(*state_->blocks.get(handle), budget_bytes)) {

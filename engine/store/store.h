@@ -300,6 +300,7 @@ class Store {
   struct State;
 
  private:
+  std::size_t expire(TimeNs now_ns) noexcept;
   Store();
   std::unique_ptr<State> state_;
 };

@@ -132,7 +132,7 @@ void submitted(const Victim& victim) {
   record.command = Command::allocate;
   record.ticket = 1;
   record.count = 3;
-  for (int i = 0; i < 20; ++i) static_cast<void>(session->submit(record, {}, kNever));
+  for (int i = 0; i < 20; ++i) static_cast<void>(session->submit(record, {}, client::Deadline(kCallTimeout)));
   stay();
 }
 
