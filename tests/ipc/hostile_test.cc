@@ -301,7 +301,7 @@ TEST_CASE("hostile / wild ring indices drop the client and nobody else") {
       record.command = Command::end_task;
       record.flags = engine::ipc::kFlagAnswer;
       record.ticket = 1;
-      static_cast<void>(evil.session->submit(record, {}, kNever));
+      static_cast<void>(evil.session->submit(record, {}, client::Deadline(kSoon)));
     }
     evil.wake();
     CHECK(rig.until([&] { return rig.server().empty(); }));
@@ -355,7 +355,7 @@ TEST_CASE("hostile / block references outside, unaligned, twice, freed, of other
     // A commit that was taken tells its end by an event.
     const bool by_event = record.command == Command::commit;
     if (!by_event) record.flags |= engine::ipc::kFlagAnswer;
-    REQUIRE(evil.session->submit(record, payload, kNever).ok());
+    REQUIRE(evil.session->submit(record, payload, client::Deadline(kSoon)).ok());
     CompletionRecord answer;
     REQUIRE(rig.until([&] {
       return evil.session->take(answer) && answer.ticket == ticket &&
