@@ -42,16 +42,18 @@ static int hand_over(kvrail_agent* planner, kvrail_agent* coder) {
   const char* receivers[] = {"coder"};
   uint32_t tokens[100];
   kvrail_blocks* blocks = NULL;
+  kvrail_blocks* more = NULL;
   kvrail_delivery* delivery = NULL;
   kvrail_outcome outcome;
   size_t bytes = 0, count = 1, i;
   uint64_t version = 0, ticket = 0;
+  void* slot;
   int wrong;
 
   for (i = 0; i < 100; ++i) tokens[i] = (uint32_t)(1000 + i);
   if (kvrail_allocate(planner, 2, SECOND, &blocks) != KVRAIL_OK) return fail("allocate");
   for (i = 0; i < kvrail_blocks_count(blocks); ++i) {
-    void* slot = kvrail_blocks_slot(blocks, i, &bytes);
+    slot = kvrail_blocks_slot(blocks, i, &bytes);
     memset(slot, (int)(i + 1), bytes); /* stands for a prefill */
   }
   if (kvrail_commit(planner, "conversation-42", tokens, 100, blocks, NULL, SECOND, &version) != KVRAIL_OK) {
@@ -60,6 +62,13 @@ static int hand_over(kvrail_agent* planner, kvrail_agent* coder) {
   if (kvrail_send(planner, "conversation-42", version, receivers, 1, NULL, &ticket) != KVRAIL_OK) return fail("send");
   if (kvrail_receive(coder, 2 * SECOND, &delivery) != KVRAIL_OK) return fail("receive");
   wrong = show(delivery);
+  /* A context that goes on from there shares the full block, and writes only what follows. */
+  if (kvrail_allocate(coder, 1, SECOND, &more) != KVRAIL_OK) return fail("allocate");
+  slot = kvrail_blocks_slot(more, 0, &bytes);
+  memset(slot, 7, bytes);
+  kvrail_blocks_start_at(more, 1);
+  if (kvrail_commit(coder, "work", tokens, 100, more, delivery, SECOND, NULL) != KVRAIL_OK) return fail("commit");
+  kvrail_blocks_destroy(more);
   kvrail_delivery_destroy(delivery, 0);
   if (kvrail_wait(planner, ticket, 2 * SECOND, &outcome, &count) != KVRAIL_OK) return fail("wait");
   printf("planner: %s\n", kvrail_code_name(outcome.code));

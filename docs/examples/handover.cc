@@ -38,19 +38,19 @@ kvrail::Result<kvrail::Agent> attach(const char* socket, const char* name, kvrai
 
 // Stands for a prefill: writes each row where the model would.
 void write_kv(const kvrail::Blocks& blocks, std::size_t tokens) {
+  const std::size_t step = layout().block_tokens;
   for (std::uint32_t layer = 0; layer < layout().layers; ++layer) {
     for (std::uint32_t kv = 0; kv < 2; ++kv) {
-      for (std::size_t token = 0; token < tokens; ++token) {
-        const auto row = blocks.row(token / layout().block_tokens, layer, kv,
-                                    static_cast<std::uint32_t>(token % layout().block_tokens));
+      for (std::size_t token = blocks.first_block() * step; token < tokens; ++token) {
+        const auto row = blocks.row(token / step - blocks.first_block(), layer, kv, static_cast<std::uint32_t>(token % step));
         std::memset(row.data(), static_cast<int>(token & 0x3f), row.size());
       }
     }
   }
 }
 
-int read_kv(const kvrail::Delivery& delivery) {
-  std::printf("coder has '%.*s' version %llu from %.*s: %zu tokens, %zu blocks, by %s\n",
+int read_kv(const char* who, const kvrail::Delivery& delivery) {
+  std::printf("%s has '%.*s' version %llu from %.*s: %zu tokens, %zu blocks, by %s\n", who,
               static_cast<int>(delivery.context().size()), delivery.context().data(),
               static_cast<unsigned long long>(delivery.version()), static_cast<int>(delivery.owner().size()),
               delivery.owner().data(), delivery.tokens().size(), delivery.blocks().size(),
@@ -86,7 +86,22 @@ int main(int argc, char** argv) {
   if (!ticket.ok()) return fail(ticket.error());
   auto delivery = coder->receive(2s);
   if (!delivery.ok()) return fail(delivery.error());
-  const int wrong = read_kv(*delivery);
+  int wrong = read_kv("coder", *delivery);
+
+  // The coder goes on where the planner stopped. The full block is shared, only the rest is written.
+  tokens.resize(200, 7);
+  auto more = coder->allocate(layout(), 3);
+  if (!more.ok()) return fail(more.error());
+  more->start_at(1);
+  write_kv(*more, tokens.size());
+  auto work = coder->commit("work", tokens, *more, kvrail::Fence::none(), &*delivery);
+  if (!work.ok()) return fail(work.error());
+  auto handed_back = coder->send(*work, {"planner"}, {.task = *task});
+  if (!handed_back.ok()) return fail(handed_back.error());
+  coder->forget(*handed_back);
+  auto returned = planner->receive(2s);
+  if (!returned.ok()) return fail(returned.error());
+  wrong += read_kv("planner", *returned);
 
   auto outcomes = planner->wait(*ticket, 2s);
   if (!outcomes.ok()) return fail(outcomes.error());

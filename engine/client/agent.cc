@@ -186,8 +186,10 @@ Result<Context> Agent::commit(std::string_view name, std::span<const TokenId> to
   const Deadline deadline(timeout);
   const Result<Name> context = make_name(name);
   if (!context.ok()) return bad_name(context.error(), name, "context");
-  const std::uint64_t needed = div_ceil(tokens.size(), layout().block_tokens);
-  if (tokens.empty() || (blocks.size_ != 0 && blocks.size_ < needed)) {
+  const std::uint64_t all = div_ceil(tokens.size(), layout().block_tokens);
+  const std::uint64_t first = blocks.size_ == 0 ? all : std::min<std::uint64_t>(blocks.first_block_, all);
+  const std::uint64_t needed = all - first;
+  if (tokens.empty() || blocks.size_ < needed) {
     return Error{{Code::invalid_argument}, "a context of " + std::to_string(tokens.size()) + " tokens needs " +
                                                std::to_string(needed) + " blocks, not " + std::to_string(blocks.size_)};
   }
@@ -196,7 +198,7 @@ Result<Context> Agent::commit(std::string_view name, std::span<const TokenId> to
   }
   if (Result<void> fenced = wait_fence(fence, deadline); !fenced.ok()) return std::move(fenced).error();
   std::vector<engine::ipc::ExtentRecord> extents;
-  std::uint64_t left = blocks.size_ == 0 ? 0 : needed;
+  std::uint64_t left = needed;
   for (const Blocks::Run& run : blocks.runs_) {
     if (left == 0) break;
     const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, run.count));
@@ -208,10 +210,11 @@ Result<Context> Agent::commit(std::string_view name, std::span<const TokenId> to
   record.name = *context;
   record.count = static_cast<std::uint32_t>(extents.size());
   record.a = prefix == nullptr ? 0 : prefix->handle_;
+  record.d = static_cast<std::uint32_t>(first);
   const std::array<Bytes, 2> payload{std::as_bytes(std::span{extents}), std::as_bytes(tokens)};
   auto reply = state_->call(record, payload, deadline, "cannot commit");
   if (!reply.ok()) return std::move(reply).error();
-  if (blocks.size_ != 0) blocks.committed_ = std::max<std::size_t>(blocks.committed_, needed);
+  blocks.committed_ = std::max<std::size_t>(blocks.committed_, needed);
   return Context{*context, reply->version_number};
 }
 

@@ -20,7 +20,8 @@ Blocks::Blocks(Blocks&& other) noexcept
       size_(std::exchange(other.size_, 0)),
       committed_(std::exchange(other.committed_, 0)),
       claim_(std::exchange(other.claim_, 0)),
-      copied_bytes_(std::exchange(other.copied_bytes_, 0)) {
+      copied_bytes_(std::exchange(other.copied_bytes_, 0)),
+      first_block_(std::exchange(other.first_block_, 0)) {
   other.runs_.clear();
 }
 
@@ -34,6 +35,7 @@ Blocks& Blocks::operator=(Blocks&& other) noexcept {
     committed_ = std::exchange(other.committed_, 0);
     claim_ = std::exchange(other.claim_, 0);
     copied_bytes_ = std::exchange(other.copied_bytes_, 0);
+    first_block_ = std::exchange(other.first_block_, 0);
   }
   return *this;
 }
@@ -79,7 +81,9 @@ std::span<std::byte> Blocks::row(std::size_t index, std::uint32_t layer, std::ui
 void Blocks::append(Blocks&& more) {
   if (more.size_ == 0) return;
   if (size_ == 0) {
+    const std::uint32_t first_block = first_block_;
     *this = std::move(more);
+    first_block_ = first_block;
     return;
   }
   KVRAIL_ASSERT_MSG(session_ == more.session_, "blocks of two attachments");

@@ -248,6 +248,8 @@ void kvrail_blocks_append(kvrail_blocks* blocks, kvrail_blocks* more) {
   blocks->blocks.append(std::move(more->blocks));
 }
 
+void kvrail_blocks_start_at(kvrail_blocks* blocks, uint32_t block) { blocks->blocks.start_at(block); }
+
 void kvrail_blocks_destroy(kvrail_blocks* blocks) { delete blocks; }
 
 kvrail_code kvrail_commit(kvrail_agent* agent, const char* context, const uint32_t* tokens, size_t token_count,

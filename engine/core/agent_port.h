@@ -101,9 +101,13 @@ class AgentCommands {
   // agent (writable, or the blocks of the version before); tokens.size() decides how many rows of
   // the last slot are valid. Both spans are copied before the call returns. `prefix`: the version
   // on whose (perhaps lossy) blocks this one was computed; its ε is inherited. Invalid: none.
+  // The first slot is for block `first_block`; those before are the prefix's, or without one those of
+  // the context's version before.
   virtual Status commit(AgentHandle agent, TicketId ticket, const Name& name,
                         std::span<const TokenId> tokens, std::span<const Extent> slots,
-                        DeliveryHandle prefix) noexcept = 0;
+                        DeliveryHandle prefix, std::uint32_t first_block) noexcept = 0;
+  // False while a command of the agent takes more than one duty cycle: its next ones wait.
+  [[nodiscard]] virtual bool ready(AgentHandle /*agent*/) const noexcept { return true; }
   // Version 0 means the newest version of the agent's own context `name`, which may also be one
   // that was delivered to it (forwarding).
   virtual Status send(AgentHandle agent, TicketId ticket, const Name& name, std::uint64_t version,

@@ -128,7 +128,9 @@ void Node::Core::detach(AgentHandle handle) noexcept {
   directory_.erase(AgentKey{agent->info.tenant, agent->info.name});
   drop_events(*agent);
   drop_open_work(handle);
-  store_->remove_agent(handle);
+  if (agent->commit.valid()) --open_commits_;
+  agent->commit = CommitHandle{};
+  store_->remove_agent(handle);  // its open commit too
   if (store_->lends(handle)) cancel_revoked();
   agent->up_pending = 0;
   peers_.for_each([&](Handle<Peer> peer, Peer& p) {
@@ -278,16 +280,43 @@ Status Node::Core::allocate(AgentHandle handle, TicketId ticket, std::uint32_t b
   return Status{};
 }
 
-Status Node::Core::commit(AgentHandle handle, TicketId ticket, const Name& name,
-                          std::span<const TokenId> tokens, std::span<const Extent> slots,
-                          DeliveryHandle prefix) noexcept {
-  if (agent(handle) == nullptr) return Status{Code::not_found};
+Status Node::Core::commit(AgentHandle handle, TicketId ticket, const Name& name, std::span<const TokenId> tokens,
+                          std::span<const Extent> slots, DeliveryHandle prefix, std::uint32_t first_block) noexcept {
+  LocalAgent* from = agent(handle);
+  if (from == nullptr) return Status{Code::not_found};
   if (ticket == 0) return Status{Code::invalid_argument};
+  if (from->commit.valid()) return Status{Code::busy};
   if (tokens.size() > wire::kMaxContextTokens) return Status{Code::too_large};
   const AllowAllocScope allow;  // an Error's sentence, when there is one
   if (!make_name(name.view()).ok()) return Status{Code::invalid_argument};
   if (!reserve_events(handle, 1)) return Status{Code::out_of_capacity};
-  const auto version = store_->commit(handle, name, tokens, slots, prefix);
+  const auto open = store_->begin_commit({handle, name, tokens, slots, first_block, prefix});
+  if (!open.ok()) {
+    push_committed(handle, ticket, open.status());
+    return Status{};
+  }
+  from->commit = open.value();
+  from->commit_ticket = ticket;
+  ++open_commits_;
+  run_commit(handle.index);
+  return Status{};
+}
+
+// A commit of many blocks takes as many cycles as they want.
+void Node::Core::run_commit(std::uint32_t index) noexcept {
+  const AgentHandle handle = agents_.handle_at(index);
+  LocalAgent* from = agent(handle);
+  if (from == nullptr || !from->commit.valid()) return;
+  const AllowAllocScope allow;  // an Error's sentence, when there is one
+  Steps steps(*this);
+  const auto version = store_->advance(from->commit, steps.left);
+  if (!version) return want(Kind::commit, index);
+  from->commit = CommitHandle{};
+  --open_commits_;
+  push_committed(handle, from->commit_ticket, *version);
+}
+
+void Node::Core::push_committed(AgentHandle handle, TicketId ticket, const Result<VersionHandle>& version) noexcept {
   AgentEvent event;
   event.kind = AgentEventKind::committed;
   event.ticket = ticket;
@@ -300,7 +329,6 @@ Status Node::Core::commit(AgentHandle handle, TicketId ticket, const Name& name,
     ++counters_.commits;
   }
   push_event(handle, event);
-  return Status{};
 }
 
 Status Node::Core::release(AgentHandle handle, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept {

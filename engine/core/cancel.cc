@@ -127,14 +127,18 @@ void Node::Core::run_draining(std::uint32_t index) noexcept {
     out.cancel_wanted = false;
   }
   if (out.chunks_in_flight > 0) return;  // the last completion calls again
+  Steps steps(*this);
+  const std::uint64_t held = out.planes_held;
+  release_planes(out, steps.left);
+  steps.left -= held - out.planes_held;
+  if (out.planes_held > 0) return want(Kind::out, index);
   free_out(index);
 }
 
 void Node::Core::free_out(std::uint32_t index) noexcept {
   Outgoing& out = out_at(index);
-  KVRAIL_ASSERT(out.chunks_in_flight == 0 && !out.flow.valid() && !out.leads);
+  KVRAIL_ASSERT(out.chunks_in_flight == 0 && out.planes_held == 0 && !out.flow.valid() && !out.leads);
   release_payload(scratch_, out.arrays);
-  release_planes(out);
   scratch_.give_back(out.summary);
   store_->unpin(out.version);
   out_ids_.erase(out.id);

@@ -16,6 +16,7 @@ std::size_t Node::Core::cycle(TimeNs now) noexcept {
   const NoAllocScope no_alloc;
   now_ = std::max(now_, now);  // a command since may have read the clock later than the caller did
   budget_ = options_.work_bytes_per_cycle;
+  steps_ = options_.work_blocks_per_cycle;
   blocked_ = 0;
   ++counters_.duty_cycles;
   std::size_t work = poll_transports();
@@ -112,6 +113,7 @@ std::size_t Node::Core::run_timers() noexcept {
       case Kind::peer: peer_timer(index); break;
       case Kind::dial: run_dial(index); break;
       case Kind::fetch: fetch_timer(index); break;
+      case Kind::commit: break;
       case Kind::local_summary:
         end_local_summary(index, Status{Code::timed_out}, VersionHandle{});
         break;
@@ -128,6 +130,7 @@ std::size_t Node::Core::run_work() noexcept {
       case Kind::out: run_out(index); break;
       case Kind::in: run_in(index); break;
       case Kind::fetch: run_fetch(index); break;
+      case Kind::commit: run_commit(index); break;
       case Kind::peer:
       case Kind::dial:
       case Kind::local_summary: break;
@@ -154,11 +157,13 @@ void Node::Core::run_out(std::uint32_t index) noexcept {
 void Node::Core::run_in(std::uint32_t index) noexcept {
   if (!ins_.handle_at(index).valid()) return;
   Incoming& in = in_at(index);
-  if (in.state == InState::decoding) return run_decoding(index);
   if (in.state == InState::closing) return run_closing(index);
   run_answers(index);
+  if (in.state == InState::deciding) return run_deciding(index);
+  if (in.state == InState::decoding) return run_decoding(index);
   if (in.state == InState::receiving && in.medium == Medium::int8) {
-    while (in.decode_at < in.missing_blocks && decode_step(in)) {
+    const std::uint64_t runs = shape_of(in).runs();
+    while (in.decode_at < runs && decode_step(in)) {
     }
     if (budget_ == 0) want(Kind::in, index);
   }
@@ -193,17 +198,21 @@ bool Node::Core::arm() noexcept {
   return true;
 }
 
+// In the order of Kind, but for the last.
+std::array<std::uint32_t, 6> Node::Core::entity_sizes() const noexcept {
+  return {outs_.capacity(),          ins_.capacity(),     peers_.capacity(),
+          options_.limits.max_dials, fetches_.capacity(), agents_.capacity()};
+}
+
 std::uint32_t Node::Core::entity(Kind kind, std::uint32_t index) const noexcept {
-  const std::array<std::uint32_t, 5> sizes{outs_.capacity(), ins_.capacity(), peers_.capacity(),
-                                           options_.limits.max_dials, fetches_.capacity()};
+  const auto sizes = entity_sizes();
   std::uint32_t base = 0;
   for (std::size_t k = 0; k < static_cast<std::size_t>(kind); ++k) base += sizes[k];
   return base + index;
 }
 
 Node::Core::Kind Node::Core::kind_of(std::uint32_t id, std::uint32_t& index) const noexcept {
-  const std::array<std::uint32_t, 5> sizes{outs_.capacity(), ins_.capacity(), peers_.capacity(),
-                                           options_.limits.max_dials, fetches_.capacity()};
+  const auto sizes = entity_sizes();
   index = id;
   for (std::size_t k = 0; k < sizes.size(); ++k) {
     if (index < sizes[k]) return static_cast<Kind>(k);

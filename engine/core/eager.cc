@@ -68,12 +68,13 @@ void Node::Core::on_eager(std::uint32_t lane, const wire::Eager& message) noexce
   if (!intact) ++counters_.corrupt_units;
   if (!intact || !place_eager(in, message.bytes)) {
     in.eager_announced = false;  // asked for like any other transfer
-    return receive_by_lease(index);
+    return plan_lease(index);
   }
   ++counters_.eager_transfers;
   counters_.payload_bytes_in += message.bytes.size();
   in.eager_bytes = message.bytes.size();
-  publish(index);
+  move(in, InState::decoding);
+  run_decoding(index);
 }
 
 bool Node::Core::place_eager(const Incoming& in, std::span<const std::byte> bytes) noexcept {

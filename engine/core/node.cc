@@ -31,6 +31,7 @@ Result<void> validate(const NodeOptions& options) {
   if (options.scheduler.slice_ns < kMillisecondNs) return refused("the slice must be at least 1 ms");
   if (options.eager_limit_bytes > wire::kMaxEagerBytes) return refused("eager_limit_bytes must be at most 16384");
   if (options.work_bytes_per_cycle < kDigestUnitBytes) return refused("work_bytes_per_cycle must be at least 65536");
+  if (options.work_blocks_per_cycle == 0) return refused("work_blocks_per_cycle must be at least 1");
   if (options.keepalive_period_ns <= 0 || options.dead_after_ns < 2 * options.keepalive_period_ns) {
     return refused("dead_after must be at least twice the keepalive period");
   }
@@ -224,7 +225,7 @@ void Node::drain(TimeNs deadline_ns) noexcept {
 }
 bool Node::drained() const noexcept {
   if (!core_->draining_) return false;
-  return (core_->open_transfers() == 0 && core_->events_used_ == 0) || core_->now_ >= core_->drain_deadline_ns_;
+  return (core_->open_transfers() == 0 && core_->events_used_ == 0 && core_->open_commits_ == 0) || core_->now_ >= core_->drain_deadline_ns_;
 }
 
 Store& Node::store() noexcept { return *core_->store_; }
@@ -256,9 +257,13 @@ Status Node::free_blocks(AgentHandle agent, const Extent& extent) noexcept {
   return core_->agent(agent) == nullptr ? Status{Code::not_found} : core_->store_->free_blocks(agent, extent);
 }
 Status Node::commit(AgentHandle agent, TicketId ticket, const Name& name, std::span<const TokenId> tokens,
-                    std::span<const Extent> slots, DeliveryHandle prefix) noexcept {
+                    std::span<const Extent> slots, DeliveryHandle prefix, std::uint32_t first_block) noexcept {
   core_->tick();
-  return core_->commit(agent, ticket, name, tokens, slots, prefix);
+  return core_->commit(agent, ticket, name, tokens, slots, prefix, first_block);
+}
+bool Node::ready(AgentHandle handle) const noexcept {
+  const LocalAgent* agent = core_->agent(handle);
+  return agent == nullptr || !agent->commit.valid();
 }
 Status Node::send(AgentHandle agent, TicketId ticket, const Name& name, std::uint64_t version,
                   std::span<const Name> receivers, const SendOptions& options) noexcept {

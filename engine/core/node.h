@@ -49,6 +49,7 @@ struct NodeOptions {
   std::uint32_t eager_limit_bytes = 16 * 1024;  // 0: never
   std::uint32_t window_tokens = 0;           // 0: the window medium is not offered
   std::uint64_t work_bytes_per_cycle = 512 * 1024;  // digests, encoding, decoding in one cycle
+  std::uint64_t work_blocks_per_cycle = 1024;  // steps of commits, look-ups, staging, publication; 0.1 to 0.4 µs each
   TimeNs keepalive_period_ns = 1'000'000'000;
   TimeNs dead_after_ns = 2'500'000'000;      // of silence of a peer
   TimeNs accept_timeout_ns = 30'000'000'000; // OFFER and LATER are repeated that long, or until the deadline
@@ -150,7 +151,8 @@ class Node final : public AgentCommands {
   Status allocate(AgentHandle agent, TicketId ticket, std::uint32_t blocks) noexcept override;
   Status free_blocks(AgentHandle agent, const Extent& extent) noexcept override;
   Status commit(AgentHandle agent, TicketId ticket, const Name& name, std::span<const TokenId> tokens,
-                std::span<const Extent> slots, DeliveryHandle prefix) noexcept override;
+                std::span<const Extent> slots, DeliveryHandle prefix, std::uint32_t first_block) noexcept override;
+  [[nodiscard]] bool ready(AgentHandle agent) const noexcept override;
   Status send(AgentHandle agent, TicketId ticket, const Name& name, std::uint64_t version,
               std::span<const Name> receivers, const SendOptions& options) noexcept override;
   Status fetch(AgentHandle agent, TicketId ticket, const Name& owner, const Name& context,

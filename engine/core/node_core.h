@@ -73,7 +73,8 @@ class Node::Core {
   void check() const noexcept;
 
   // Timer and work ids: one range per kind of entity.
-  enum class Kind : std::uint8_t { out, in, peer, dial, fetch, local_summary };
+  enum class Kind : std::uint8_t { out, in, peer, dial, fetch, commit, local_summary };
+  [[nodiscard]] std::array<std::uint32_t, 6> entity_sizes() const noexcept;
   [[nodiscard]] std::uint32_t entity(Kind kind, std::uint32_t index) const noexcept;
   [[nodiscard]] std::uint32_t entity_count() const noexcept;
   [[nodiscard]] Kind kind_of(std::uint32_t id, std::uint32_t& index) const noexcept;
@@ -130,7 +131,9 @@ class Node::Core {
   void drop_events(LocalAgent& agent) noexcept;
   Status allocate(AgentHandle agent, TicketId ticket, std::uint32_t blocks) noexcept;
   Status commit(AgentHandle agent, TicketId ticket, const Name& name, std::span<const TokenId> tokens,
-                std::span<const Extent> slots, DeliveryHandle prefix) noexcept;
+                std::span<const Extent> slots, DeliveryHandle prefix, std::uint32_t first_block) noexcept;
+  void run_commit(std::uint32_t agent) noexcept;
+  void push_committed(AgentHandle agent, TicketId ticket, const Result<VersionHandle>& version) noexcept;
   Status release(AgentHandle agent, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept;
 
   // tasks.cc
@@ -186,8 +189,8 @@ class Node::Core {
   void begin_sending(std::uint32_t out) noexcept;
   void run_sending(std::uint32_t out) noexcept;
   [[nodiscard]] PayloadShape shape_of(const Outgoing& out, const VersionView& view) const noexcept;
-  [[nodiscard]] bool attach_all_planes(Outgoing& out, const VersionView& view) noexcept;
-  void release_planes(Outgoing& out) noexcept;
+  [[nodiscard]] bool attach_planes(Outgoing& out, const VersionView& view, std::uint64_t& budget) noexcept;
+  void release_planes(Outgoing& out, std::uint64_t budget) noexcept;
   [[nodiscard]] bool build(std::uint32_t out, const VersionView& view, const PayloadShape& shape) noexcept;
   void prepare(std::uint32_t out, const VersionView& view, const PayloadShape& shape) noexcept;
   [[nodiscard]] bool prepare_raw(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept;
@@ -237,15 +240,21 @@ class Node::Core {
   void on_tokens(std::uint32_t lane, const wire::Tokens& message) noexcept;
   void take_tokens(std::uint32_t in, std::uint64_t first, std::span<const std::byte> bytes) noexcept;
   void decide(std::uint32_t in) noexcept;
-  void fill_facts(const Incoming& in, const HaveResult& have, scheduler::ReceiverFacts& facts) noexcept;
+  static void look(Incoming& in) noexcept;
+  void run_deciding(std::uint32_t in) noexcept;
+  [[nodiscard]] bool decide_step(std::uint32_t in, std::uint64_t& budget) noexcept;
+  void choose(std::uint32_t in) noexcept;
+  void no_memory(std::uint32_t in, Status status) noexcept;
+  [[nodiscard]] static std::uint32_t most_loss_ppm(const Incoming& in) noexcept;
+  void fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts) noexcept;
   void filter_candidates(Incoming& in) noexcept;
   [[nodiscard]] scheduler::ReceiverFacts facts_of(const Incoming& in, std::uint64_t memory_bytes) noexcept;
   [[nodiscard]] bool any_medium(const Incoming& in, std::uint64_t memory_bytes) noexcept;
   [[nodiscard]] bool pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept;
-  void accept_other(std::uint32_t in) noexcept;
-  [[nodiscard]] Status stage(Incoming& in) noexcept;
-  void accept_kv(std::uint32_t in) noexcept;
+  [[nodiscard]] Status begin_stage(Incoming& in) noexcept;
+  void accept_staged(std::uint32_t in) noexcept;
   [[nodiscard]] bool list_missing(Incoming& in) noexcept;
+  void plan_lease(std::uint32_t in) noexcept;
   void receive_by_lease(std::uint32_t in) noexcept;
   [[nodiscard]] PayloadShape shape_of(const Incoming& in) const noexcept;
   [[nodiscard]] bool open_lease(std::uint32_t in) noexcept;
@@ -361,6 +370,19 @@ class Node::Core {
   }
   [[nodiscard]] std::uint64_t message_limit(const Lane& lane) const noexcept;
 
+  // One user's share of steps_. A little is left for each even when those are used up, so that what is
+  // small never waits behind what is large.
+  struct Steps {
+    static constexpr std::uint64_t kLeast = 128;
+    explicit Steps(Core& of) noexcept : core(of), given(std::max(of.steps_, kLeast)), left(given) {}
+    Steps(const Steps&) = delete;
+    Steps& operator=(const Steps&) = delete;
+    ~Steps() { core.steps_ -= std::min(core.steps_, given - left); }
+    Core& core;
+    std::uint64_t given;
+    std::uint64_t left;
+  };
+
   NodeOptions options_;
   Clock& clock_;
   std::unique_ptr<Store> store_;
@@ -374,6 +396,7 @@ class Node::Core {
 
   TimeNs now_ = 0;
   std::uint64_t budget_ = 0;          // bytes that digests and codecs may still touch in this cycle
+  std::uint64_t steps_ = 0;           // blocks that may still be looked at or taken in this cycle
   std::uint32_t blocked_ = 0;         // entities that wait for room in this cycle
   bool draining_ = false;
   TimeNs drain_deadline_ns_ = 0;
@@ -428,6 +451,7 @@ class Node::Core {
   std::vector<EventNode> event_nodes_;
   std::uint32_t event_free_ = kNoIndex;
   std::uint32_t events_used_ = 0, events_reserved_ = 0;
+  std::uint32_t open_commits_ = 0;
 
   Timers timers_;
   WorkQueue work_;

@@ -38,6 +38,8 @@ struct LocalAgent {
   std::uint32_t event_head = kNoIndex, event_tail = kNoIndex;  // waiting for the agent's ring
   std::uint32_t events = 0, reserved = 0;
   std::uint64_t sends = 0, deliveries = 0;
+  CommitHandle commit;                // under way
+  TicketId commit_ticket = 0;
 };
 
 struct RemoteAgent {

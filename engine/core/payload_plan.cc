@@ -6,73 +6,63 @@
 namespace kvrail::engine {
 namespace {
 
-// Fills piece after piece and keeps the running offsets.
-class PieceWriter {
- public:
-  explicit PieceWriter(PayloadArrays& arrays) noexcept : arrays_(arrays) {}
+void add(PayloadArrays& out, std::byte* address, std::uint64_t bytes) noexcept {
+  const std::uint64_t at = out.built_pieces++;
+  KVRAIL_ASSERT(at < out.pieces.size() && bytes > 0 && address != nullptr);
+  out.pieces[at] = {address, bytes};
+  out.starts[at] = out.built_bytes;
+  out.first_unit[at] = out.built_units;
+  out.built_bytes += bytes;
+  out.built_units += transport::units_in(bytes);
+}
 
-  void add(std::byte* address, std::uint64_t bytes) noexcept {
-    KVRAIL_ASSERT(at_ < arrays_.pieces.size() && bytes > 0 && address != nullptr);
-    arrays_.pieces[at_] = {address, bytes};
-    arrays_.starts[at_] = offset_;
-    arrays_.first_unit[at_] = unit_;
-    offset_ += bytes;
-    unit_ += transport::units_in(bytes);
-    ++at_;
-  }
-  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
-  [[nodiscard]] std::uint32_t units() const noexcept { return unit_; }
-  [[nodiscard]] std::size_t count() const noexcept { return at_; }
+void add_rows(const PayloadShape& shape, std::uint32_t block, std::uint32_t layer, std::byte* slot,
+              PayloadArrays& out) noexcept {
+  const Layout& layout = shape.layout;
+  const std::uint32_t from = shape.first_row_of(block);
+  const std::uint64_t bytes = (shape.rows_of(block) - from) * layout.row_bytes();
+  if (shape.whole(block)) return add(out, slot + layout.row_offset(layer, 0, 0), 2 * bytes);
+  for (std::uint32_t kv = 0; kv < 2; ++kv) add(out, slot + layout.row_offset(layer, kv, from), bytes);
+}
 
- private:
-  PayloadArrays& arrays_;
-  std::size_t at_ = 0;
-  std::uint64_t offset_ = 0;
-  std::uint32_t unit_ = 0;
+// Blocks that do not travel whole: the first one, if some rows are held, and the context's last one.
+std::uint32_t partial_blocks(const PayloadShape& shape, std::array<std::uint32_t, 2>& out) noexcept {
+  std::uint32_t count = 0;
+  const std::uint32_t first = shape.ranges.front().first;
+  const std::uint32_t last = shape.ranges.back().first + shape.ranges.back().count - 1;
+  if (!shape.whole(first)) out[count++] = first;
+  if (last != first && !shape.whole(last)) out[count++] = last;
+  return count;
+}
+
+struct Totals {
+  std::uint64_t pieces = 0;
+  std::uint64_t units = 0;
 };
 
-template <class F>
-void for_each_missing(const PayloadShape& shape, F&& f) {
-  for (const wire::BlockRange& range : shape.ranges) {
-    for (std::uint32_t i = 0; i < range.count; ++i) f(range.first + i);
-  }
-}
-
-void add_raw(const PayloadShape& shape, std::uint32_t block, std::byte* slot, PieceWriter& out) noexcept {
-  if (shape.whole(block)) {
-    out.add(slot, shape.layout.block_bytes());
-    return;
-  }
-  const std::uint32_t from = shape.first_row_of(block);
-  const std::uint64_t bytes = (shape.rows_of(block) - from) * shape.layout.row_bytes();
-  for (std::uint32_t layer = 0; layer < shape.layout.layers; ++layer) {
-    for (std::uint32_t kv = 0; kv < 2; ++kv) {
-      out.add(slot + shape.layout.row_offset(layer, kv, from), bytes);
+Totals totals_of(const PayloadShape& shape) noexcept {
+  const Layout& layout = shape.layout;
+  const std::uint64_t missing = shape.missing_blocks();
+  std::array<std::uint32_t, 2> partial{};
+  const std::uint32_t partials = partial_blocks(shape, partial);
+  Totals in_layer{missing - partials, 0};
+  if (shape.medium == Medium::int8) {
+    const auto units_of = [&](std::uint32_t rows) {
+      const codec::PlaneSizes sizes = codec::plane_sizes(layout, rows);
+      return std::uint64_t{transport::units_in(sizes.plane0_bytes / layout.layers)} +
+             transport::units_in(sizes.plane1_bytes / layout.layers);
+    };
+    in_layer = {2 * missing, (missing - partials) * units_of(layout.block_tokens)};
+    for (std::uint32_t i = 0; i < partials; ++i) in_layer.units += units_of(shape.rows_of(partial[i]));
+  } else {
+    in_layer.units = in_layer.pieces * transport::units_in(2 * layout.block_tokens * layout.row_bytes());
+    for (std::uint32_t i = 0; i < partials; ++i) {
+      const std::uint32_t rows = shape.rows_of(partial[i]) - shape.first_row_of(partial[i]);
+      in_layer.pieces += 2;
+      in_layer.units += 2 * std::uint64_t{transport::units_in(rows * layout.row_bytes())};
     }
   }
-}
-
-void add_pieces(const PayloadShape& shape, const Store& store, std::span<const BlockHandle> blocks,
-                PieceWriter& out) noexcept {
-  if (shape.medium != Medium::int8) {
-    for_each_missing(shape, [&](std::uint32_t b) { add_raw(shape, b, store.block(blocks[b]).raw, out); });
-    return;
-  }
-  for_each_missing(shape, [&](std::uint32_t b) {
-    const BlockView view = store.block(blocks[b]);
-    out.add(view.plane0, view.plane0_bytes);
-  });
-  for_each_missing(shape, [&](std::uint32_t b) {
-    const BlockView view = store.block(blocks[b]);
-    out.add(view.plane1, view.plane1_bytes);
-  });
-}
-
-std::uint64_t count_pieces(const PayloadShape& shape) noexcept {
-  if (shape.medium == Medium::int8) return 2 * shape.missing_blocks();
-  std::uint64_t sum = 0;
-  for_each_missing(shape, [&](std::uint32_t b) { sum += shape.pieces_of(b); });
-  return sum;
+  return {in_layer.pieces * layout.layers, in_layer.units * layout.layers};
 }
 
 }  // namespace
@@ -97,28 +87,41 @@ std::uint32_t PayloadShape::nth(std::uint64_t n) const noexcept {
   KVRAIL_UNREACHABLE();
 }
 
+bool begin_payload(const PayloadShape& shape, bool with_digests, Scratch& scratch, PayloadArrays& out) noexcept {
+  KVRAIL_ASSERT(shape.valid() && out.pieces.empty());
+  const Totals totals = totals_of(shape);
+  out.pieces = scratch.try_array<transport::Piece>(totals.pieces);
+  out.starts = scratch.try_array<std::uint64_t>(totals.pieces);
+  out.first_unit = scratch.try_array<std::uint32_t>(totals.pieces);
+  if (with_digests) out.digests = scratch.try_array<std::uint64_t>(totals.units);
+  const bool room = !out.pieces.empty() && !out.starts.empty() && !out.first_unit.empty() &&
+                    (!with_digests || !out.digests.empty());
+  if (!room) release_payload(scratch, out);
+  return room;
+}
+
 bool build_payload(const PayloadShape& shape, const Store& store, std::span<const BlockHandle> blocks,
-                   bool with_digests, Scratch& scratch, PayloadArrays& out) noexcept {
-  KVRAIL_ASSERT(shape.valid());
-  const std::uint64_t count = count_pieces(shape);
-  out.pieces = scratch.try_array<transport::Piece>(count);
-  out.starts = scratch.try_array<std::uint64_t>(count);
-  out.first_unit = scratch.try_array<std::uint32_t>(count);
-  if (out.pieces.empty() || out.starts.empty() || out.first_unit.empty()) {
-    release_payload(scratch, out);
-    return false;
-  }
-  PieceWriter writer(out);
-  add_pieces(shape, store, blocks, writer);
-  KVRAIL_ASSERT(writer.count() == count);
-  if (with_digests) {
-    out.digests = scratch.try_array<std::uint64_t>(writer.units());
-    if (out.digests.empty()) {
-      release_payload(scratch, out);
-      return false;
+                   PayloadArrays& out, std::uint64_t& budget) noexcept {
+  const std::uint64_t missing = shape.missing_blocks();
+  const std::uint64_t runs = shape.runs();
+  const bool planes = shape.medium == Medium::int8;
+  for (const std::uint64_t end = planes ? 2 * runs : runs; out.built_runs < end; ++out.built_runs, --budget) {
+    if (budget == 0) return false;
+    const std::uint64_t run = out.built_runs % runs;
+    const auto layer = static_cast<std::uint32_t>(run / missing);
+    const std::uint32_t block = shape.nth(run % missing);
+    const BlockView view = store.block(blocks[block]);
+    if (!planes) {
+      add_rows(shape, block, layer, view.raw, out);
+      continue;
     }
+    const bool first = out.built_runs < runs;
+    const std::uint64_t bytes = (first ? view.plane0_bytes : view.plane1_bytes) / shape.layout.layers;
+    add(out, (first ? view.plane0 : view.plane1) + layer * bytes, bytes);
   }
-  out.payload = {out.pieces, out.starts, out.first_unit, writer.offset(), writer.units(), out.digests};
+  KVRAIL_ASSERT(out.built_pieces == out.pieces.size());
+  KVRAIL_ASSERT(out.digests.empty() || out.digests.size() == out.built_units);
+  out.payload = {out.pieces, out.starts, out.first_unit, out.built_bytes, out.built_units, out.digests};
   return true;
 }
 
@@ -127,7 +130,7 @@ void release_payload(Scratch& scratch, PayloadArrays& arrays) noexcept {
   scratch.give_back(arrays.starts);
   scratch.give_back(arrays.first_unit);
   scratch.give_back(arrays.digests);
-  arrays.payload = {};
+  arrays = PayloadArrays{};
 }
 
 }  // namespace kvrail::engine

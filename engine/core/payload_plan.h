@@ -1,9 +1,10 @@
 // How the missing blocks of a transfer lie in its byte stream. Sender and receiver each build the
-// same list of piece sizes from the same five facts, over their own memory:
-//   full, window  blocks in ascending order; a full block is one piece (its slot), a partial one, or
-//                 the first one when some of its rows are held (tail_from_row), is one piece per
-//                 (layer, K|V): the rows that are to come
-//   int8          plane 0 of every block, then plane 1 of every block
+// same list of piece sizes from the same five facts, over their own memory. Layer by layer, so that
+// whoever computes can begin with the first layer of all blocks while the others are on their way:
+//   full, window  for each layer, blocks in ascending order; a full block's K and V of the layer are
+//                 one piece, as they lie in its slot; of a partial block, or the first one when some of
+//                 its rows are held (tail_from_row), the rows to come of K and of V are a piece each
+//   int8          the same with plane 0 of every block, a piece for each (layer, block), then plane 1
 // Pieces never join neighbouring blocks: whether slots are neighbours is a matter of one side only.
 #pragma once
 
@@ -33,29 +34,36 @@ struct PayloadShape {
   [[nodiscard]] std::uint32_t first_row_of(std::uint32_t block) const noexcept {
     return block == ranges[0].first ? tail_from_row : 0;
   }
-  // Whether the block travels as its whole slot.
+  // Whether all rows of the block's slot are to come.
   [[nodiscard]] bool whole(std::uint32_t block) const noexcept {
     return first_row_of(block) == 0 && rows_of(block) == layout.block_tokens;
   }
+  // In each layer; of int8 in each plane too.
   [[nodiscard]] std::uint32_t pieces_of(std::uint32_t block) const noexcept {
-    return whole(block) ? 1 : 2 * layout.layers;
+    return medium == Medium::int8 || whole(block) ? 1 : 2;
   }
   [[nodiscard]] std::uint64_t missing_blocks() const noexcept {
     std::uint64_t sum = 0;
     for (const wire::BlockRange& range : ranges) sum += range.count;
     return sum;
   }
+  // (layer, block) pairs of one plane, numbered in stream order: the n-th is of layer n /
+  // missing_blocks() and block nth(n % missing_blocks()).
+  [[nodiscard]] std::uint64_t runs() const noexcept { return missing_blocks() * layout.layers; }
   // Ranges ascend inside the context, the tail's rows exist: what a peer said may be relied on.
   [[nodiscard]] bool valid() const noexcept;
   // The n-th missing block.
   [[nodiscard]] std::uint32_t nth(std::uint64_t n) const noexcept;
 };
 
-// Builds the arrays over this node's slots; blocks[b] is block number b of the context. False: no
-// scratch memory, nothing taken. int8: every missing block must have planes attached.
-[[nodiscard]] bool build_payload(const PayloadShape& shape, const Store& store,
-                                 std::span<const BlockHandle> blocks, bool with_digests,
-                                 Scratch& scratch, PayloadArrays& out) noexcept;
+// Takes the arrays: false (nothing is kept) when the scratch memory is short. Digests have room but
+// are not filled in.
+[[nodiscard]] bool begin_payload(const PayloadShape& shape, bool with_digests, Scratch& scratch,
+                                 PayloadArrays& out) noexcept;
+// Fills in pieces for at most `budget` runs, and lowers it. True: `out.payload` is complete. `blocks`
+// are those of the whole context, by block number.
+[[nodiscard]] bool build_payload(const PayloadShape& shape, const Store& store, std::span<const BlockHandle> blocks,
+                                 PayloadArrays& out, std::uint64_t& budget) noexcept;
 void release_payload(Scratch& scratch, PayloadArrays& arrays) noexcept;
 
 }  // namespace kvrail::engine

@@ -172,6 +172,7 @@ void Node::Core::fill_outcome(const Incoming& in, wire::Outcome& message) const 
   message.transfer = in.id;
   switch (in.state) {
     case InState::gathering:
+    case InState::deciding:
     case InState::eager: message.state = wire::TransferState::offered; return;
     case InState::failing:
     case InState::closing:

@@ -137,42 +137,39 @@ void Node::Core::lease_free(std::uint32_t slot) noexcept {
 
 void Node::Core::run_decoding(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
-  if (in.medium == Medium::int8) {
-    while (in.decode_at < in.missing_blocks) {
+  if (in.medium == Medium::int8 && in.range_count > 0) {
+    const std::uint64_t runs = shape_of(in).runs();
+    while (in.decode_at < runs) {
       if (!decode_step(in)) return want(Kind::in, index);
     }
   }
   publish(index);
 }
 
-// Some layers of the next block whose planes are here. The lease is apart from the slots that are
-// decoded into, so this runs while later bytes still arrive.
+// The next layer of a block whose planes are here. The lease is apart from the slots that are decoded
+// into, so this runs while later bytes still arrive.
 bool Node::Core::decode_step(Incoming& in) noexcept {
   if (budget_ == 0) return false;
   const transport::Payload& payload = in.arrays.payload;
-  const std::uint64_t piece0 = in.decode_at;
-  const std::uint64_t piece1 = in.missing_blocks + in.decode_at;
+  const PayloadShape shape = shape_of(in);
   const auto here = [&](std::uint64_t piece) {
     return in.received.covers(payload.starts[piece], payload.starts[piece] + payload.pieces[piece].bytes);
   };
-  if (!here(piece0) || !here(piece1)) return false;
+  if (!here(in.decode_at) || !here(shape.runs() + in.decode_at)) return false;
   Store::StagingView view;
   KVRAIL_ASSERT(store_->view(in.staging, view));
-  const BlockView block = store_->block(view.blocks[shape_of(in).nth(in.decode_at)]);
-  const std::uint64_t layer_bytes = 2 * std::uint64_t{in.layout.block_tokens} * in.layout.row_bytes();
-  const auto layers = static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(budget_ / layer_bytes, 1, in.layout.layers - in.decode_layer));
+  const BlockHandle handle = view.blocks[shape.nth(in.decode_at % in.missing_blocks)];
+  const auto layer = static_cast<std::uint32_t>(in.decode_at / in.missing_blocks);
+  const BlockView block = store_->block(handle);
+  const std::uint64_t bytes = 2 * std::uint64_t{in.layout.block_tokens} * in.layout.row_bytes();
   const TimeNs before = clock_.now_ns();
   codec::decode_int8(in.layout, block.tokens, {block.plane0, block.plane0_bytes}, {block.plane1, block.plane1_bytes},
-                     in.decode_layer, in.decode_layer + layers, {block.raw, in.layout.block_bytes()});
-  learn_speed(int8_decode_ns_per_mib_, clock_.now_ns() - before, layers * layer_bytes);
-  counters_.decoded_bytes += layers * layer_bytes;
-  budget_ -= std::min(budget_, layers * layer_bytes);
-  in.decode_layer += layers;
-  if (in.decode_layer == in.layout.layers) {
-    in.decode_layer = 0;
-    ++in.decode_at;
-  }
+                     layer, layer + 1, {block.raw, in.layout.block_bytes()});
+  learn_speed(int8_decode_ns_per_mib_, clock_.now_ns() - before, bytes);
+  store_->planes_written(handle, layer + 1);
+  counters_.decoded_bytes += bytes;
+  budget_ -= std::min(budget_, bytes);
+  ++in.decode_at;
   return true;
 }
 
@@ -181,11 +178,13 @@ bool Node::Core::decode_step(Incoming& in) noexcept {
 void Node::Core::publish(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
   const AllowAllocScope allow;  // an Error's sentence, when there is one
-  const auto version = store_->publish(in.staging);
+  Steps steps(*this);
+  const auto version = store_->advance_publish(in.staging, steps.left);
+  if (!version) return want(Kind::in, index);
   in.staging = StagingHandle{};
-  if (!version.ok()) return close_in(index, Answer::done, version.status());
-  if (in.missing_blocks * in.layout.block_tokens < in.tokens.size()) ++counters_.delta_transfers;
-  deliver(index, version.value());
+  if (!version->ok()) return close_in(index, Answer::done, version->status());
+  if (is_kv(in.medium) && in.missing_blocks * in.layout.block_tokens < in.tokens.size()) ++counters_.delta_transfers;
+  deliver(index, version->value());
 }
 
 void Node::Core::deliver(std::uint32_t index, VersionHandle version) noexcept {

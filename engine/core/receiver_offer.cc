@@ -39,7 +39,7 @@ void Node::Core::in_timer(std::uint32_t index) noexcept {
   if (late) return fail_in(index, Status{Code::timed_out});
   if (in.state == InState::eager && now_ - in.last_activity_ns >= kEagerWaitNs) {
     in.eager_announced = false;
-    return receive_by_lease(index);
+    return plan_lease(index);
   }
   if (idle && in.state == InState::gathering) return fail_in(index, Status{Code::timed_out}, Answer::none);
   if (idle && in.state == InState::receiving) return fail_in(index, Status{Code::timed_out});
@@ -123,8 +123,9 @@ bool Node::Core::on_duplicate_offer(std::uint32_t index, std::uint32_t lane, con
     case InState::gathering:
       drop_in(index);
       return false;
+    case InState::deciding: return true;  // the answer is under way
     case InState::eager:
-      if (!message.eager) receive_by_lease(index);
+      if (!message.eager) plan_lease(index);
       return true;
     case InState::receiving:
       expose_on(index, lane_at(lane)->transport);
@@ -212,24 +213,7 @@ void Node::Core::take_tokens(std::uint32_t index, std::uint64_t first, std::span
 
 // ---- what was picked ---------------------------------------------------------------------------
 
-void Node::Core::accept_other(std::uint32_t index) noexcept {
-  Incoming& in = in_at(index);
-  if (in.medium == Medium::summary) {
-    move(in, InState::summary);
-    in.accept_wanted = true;
-    arm_in(index);
-    return want(Kind::in, index);
-  }
-  const AllowAllocScope allow;  // an Error's sentence, when there is one
-  std::optional<std::uint32_t> held_limit_ppm;  // what is here need not be recomputed, if it means anything
-  if (agent(in.to)->info.layout == in.layout) held_limit_ppm = in.source_epsilon_ppm;
-  const auto version = store_->publish_tokens(in.tenant_handle, in.from_name, in.context, in.version_number,
-                                              in.layout, in.medium, in.tokens, held_limit_ppm);
-  if (!version.ok()) return answer_later(index);
-  deliver(index, version.value());
-}
-
-Status Node::Core::stage(Incoming& in) noexcept {
+Status Node::Core::begin_stage(Incoming& in) noexcept {
   StageRequest request;
   request.tenant = in.tenant_handle;
   request.owner = in.from_name;
@@ -239,6 +223,11 @@ Status Node::Core::stage(Incoming& in) noexcept {
   request.tokens = in.tokens;
   request.medium = in.medium;
   request.epsilon_ppm = in.epsilon_ppm;
+  if (!is_kv(in.medium)) {  // what is here need not be recomputed, if it means anything to the agent
+    request.epsilon_ppm = 0;
+    request.held_limit_ppm = in.source_epsilon_ppm;
+    request.show_held = agent(in.to)->info.layout == in.layout;
+  }
   if (in.medium == Medium::window) {
     // Block 0, and as many of the last ones as the offered bytes pay for.
     const std::uint64_t blocks = (in.tokens.size() + in.layout.block_tokens - 1) / in.layout.block_tokens;
@@ -247,21 +236,28 @@ Status Node::Core::stage(Incoming& in) noexcept {
     request.window_first_block = static_cast<std::uint32_t>(blocks - std::min(blocks, paid));
   }
   const AllowAllocScope allow;
-  const auto staging = store_->stage(request);
+  const auto staging = store_->begin_stage(request);
   if (staging.ok()) in.staging = staging.value();
   return staging.status();
 }
 
-void Node::Core::accept_kv(std::uint32_t index) noexcept {
+void Node::Core::accept_staged(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
+  if (!is_kv(in.medium)) {
+    move(in, InState::decoding);
+    return run_decoding(index);
+  }
   if (!list_missing(in)) return close_in(index, Answer::done, Status{Code::out_of_capacity});
-  if (in.range_count == 0) return publish(index);  // all is held: nothing moves
+  if (in.range_count == 0) {  // all is held: nothing moves
+    move(in, InState::decoding);
+    return run_decoding(index);
+  }
   const std::uint64_t base_block = in.base_tokens / in.layout.block_tokens;
   if (in.eager_announced && in.medium == Medium::full && in.ranges[0].first >= base_block) {
     move(in, InState::eager);
     return arm_in(index);
   }
-  receive_by_lease(index);
+  plan_lease(index);
 }
 
 // Held blocks are the prefix of the context but for rare cases, so ranges are few.
@@ -292,13 +288,18 @@ PayloadShape Node::Core::shape_of(const Incoming& in) const noexcept {
 }
 
 // Order of taking: memory is staged, then the piece lists, then a lease slot; what fails gives all back.
+void Node::Core::plan_lease(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  if (in.state == InState::eager) move(in, InState::deciding);
+  in.decision = Decision::plan;
+  if (!begin_payload(shape_of(in), false, scratch_, in.arrays)) return answer_later(index);
+  arm_in(index);
+  want(Kind::in, index);
+}
+
 void Node::Core::receive_by_lease(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
-  Store::StagingView view;
-  KVRAIL_ASSERT(store_->view(in.staging, view));
-  if (!build_payload(shape_of(in), *store_, view.blocks, false, scratch_, in.arrays) || !open_lease(index)) {
-    return answer_later(index);
-  }
+  if (!open_lease(index)) return answer_later(index);
   move(in, InState::receiving);
   for (std::uint64_t mask = peer_at(in.peer).lanes; mask != 0; mask &= mask - 1) {
     expose_on(index, lane_at(static_cast<std::uint32_t>(std::countr_zero(mask)))->transport);

@@ -29,7 +29,18 @@ void Node::Core::filter_candidates(Incoming& in) noexcept {
   in.candidate_count = kept;
 }
 
-void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, scheduler::ReceiverFacts& facts) noexcept {
+// ε of the lossiest medium that is offered; 0 if none is lossy.
+std::uint32_t Node::Core::most_loss_ppm(const Incoming& in) noexcept {
+  std::uint32_t most = 0;
+  for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
+    if (in.candidates[i].medium == Medium::int8) most = in.candidates[i].epsilon_ppm;
+  }
+  return most;
+}
+
+void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts) noexcept {
+  const HaveResult& have = in.have.results[0];
+  const HaveResult& lossy = in.have.results[1];
   LocalAgent& to = *agent(in.to);
   const std::uint64_t block_tokens = in.layout.block_tokens;
   const std::uint64_t full_blocks = in.tokens.size() / block_tokens;
@@ -45,13 +56,7 @@ void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, schedule
   facts.held_tokens = to.info.layout == in.layout ? full_blocks - facts.missing_full_blocks : 0;
   facts.held_tokens *= block_tokens;
   facts.held_epsilon_ppm = in.source_epsilon_ppm;
-  std::uint32_t most_loss_ppm = 0;
-  for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
-    if (in.candidates[i].medium == Medium::int8) most_loss_ppm = in.candidates[i].epsilon_ppm;
-  }
-  if (most_loss_ppm > 0) {
-    const HaveResult lossy =
-        store_->have(in.tenant_handle, in.layout, in.tokens, in.source_epsilon_ppm + most_loss_ppm);
+  if (most_loss_ppm(in) > 0) {
     facts.lossy_missing_full_blocks = full_blocks - std::min<std::uint64_t>(lossy.leading_blocks, full_blocks);
     facts.lossy_missing_tail = tail_rows != 0 && lossy.held_blocks < blocks;
   }
@@ -75,38 +80,96 @@ void Node::Core::fill_facts(const Incoming& in, const HaveResult& have, schedule
   facts.source_epsilon_ppm = in.source_epsilon_ppm;
 }
 
-// All token ids are here. From now on the transfer is the receiver's to decide. Contexts that nobody
-// uses make room when memory is asked for, so the pick first counts on all of it; if that fails, on
-// what is free.
+// All token ids are here. From now on the transfer is the receiver's to decide.
 void Node::Core::decide(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
+  move(in, InState::deciding);
+  arm_in(index);
   filter_candidates(in);
   if (in.candidate_count == 0) return close_in(index, Answer::reject, Status{Code::layout_mismatch});
-  in.decided_ns = now_;
-  if (!pick_medium(in, store_->memory(in.tenant_handle).total_bytes)) {
-    return close_in(index, Answer::reject, Status{Code::rejected});
+  look(in);
+  run_deciding(index);
+}
+
+void Node::Core::look(Incoming& in) noexcept {
+  in.decision = Decision::look;
+  in.have = Store::HaveScan{};
+  in.have.limits_ppm = {in.source_epsilon_ppm, in.source_epsilon_ppm + most_loss_ppm(in)};
+}
+
+void Node::Core::run_deciding(std::uint32_t index) noexcept {
+  Steps steps(*this);
+  while (in_at(index).state == InState::deciding) {
+    if (!decide_step(index, steps.left)) return want(Kind::in, index);
   }
-  note_receiving(in);
-  if (!is_kv(in.medium)) return accept_other(index);
-  if (stage(in).ok()) return accept_kv(index);
-  const std::uint64_t free_bytes = store_->memory(in.tenant_handle).free_bytes;
+}
+
+// False: the budget is used up.
+bool Node::Core::decide_step(std::uint32_t index, std::uint64_t& budget) noexcept {
+  Incoming& in = in_at(index);
+  Store::StagingView view;
+  switch (in.decision) {
+    case Decision::look:
+      if (!store_->scan(in.have, in.tenant_handle, in.layout, in.tokens, budget)) return false;
+      choose(index);
+      return true;
+    case Decision::stage: {
+      const AllowAllocScope allow;
+      const auto status = store_->advance(in.staging, budget);
+      if (!status) return false;
+      if (status->ok()) {
+        accept_staged(index);
+      } else {
+        in.staging = StagingHandle{};
+        no_memory(index, *status);
+      }
+      return true;
+    }
+    case Decision::plan:
+      KVRAIL_ASSERT(store_->view(in.staging, view));
+      if (!build_payload(shape_of(in), *store_, view.blocks, in.arrays, budget)) return false;
+      receive_by_lease(index);
+      return true;
+  }
+  KVRAIL_UNREACHABLE();
+}
+
+// Contexts that nobody uses make room when memory is asked for, so the pick first counts on all of it; if
+// that fails, on what is free.
+void Node::Core::choose(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  const TenantMemory memory = store_->memory(in.tenant_handle);
+  const std::uint64_t bytes = in.pick_again ? memory.free_bytes : memory.total_bytes;
   // It would fit later. Asking that is no decision: a full node must not wear hysteresis out by retries.
-  if (!any_medium(in, free_bytes)) return answer_later(index);
-  const bool smaller = pick_medium(in, free_bytes);
-  KVRAIL_ASSERT(smaller);
-  if (!is_kv(in.medium)) return accept_other(index);
-  const Status status = stage(in);
-  if (status.ok()) return accept_kv(index);
-  const bool passes = status.code == Code::out_of_memory || status.code == Code::out_of_capacity ||
-                      status.code == Code::quota_exceeded;
-  if (passes) return answer_later(index);
-  close_in(index, Answer::done, status);
+  if (in.pick_again && !any_medium(in, bytes)) return answer_later(index);
+  if (!in.pick_again) in.decided_ns = now_;
+  if (!pick_medium(in, bytes)) return close_in(index, Answer::reject, Status{Code::rejected});
+  if (!in.pick_again) note_receiving(in);
+  if (in.medium == Medium::summary) {
+    move(in, InState::summary);
+    in.accept_wanted = true;
+    arm_in(index);
+    return want(Kind::in, index);
+  }
+  const Status status = begin_stage(in);
+  if (!status.ok()) return no_memory(index, status);
+  in.decision = Decision::stage;
+}
+
+void Node::Core::no_memory(std::uint32_t index, Status status) noexcept {
+  Incoming& in = in_at(index);
+  if (is_kv(in.medium) && !in.pick_again) {
+    in.pick_again = true;
+    return look(in);
+  }
+  const bool passes = !is_kv(in.medium) || status.code == Code::out_of_memory ||
+                      status.code == Code::out_of_capacity || status.code == Code::quota_exceeded;
+  passes ? answer_later(index) : close_in(index, Answer::done, status);
 }
 
 scheduler::ReceiverFacts Node::Core::facts_of(const Incoming& in, std::uint64_t memory_bytes) noexcept {
-  const HaveResult have = store_->have(in.tenant_handle, in.layout, in.tokens, in.source_epsilon_ppm);
   scheduler::ReceiverFacts facts;
-  fill_facts(in, have, facts);
+  fill_facts(in, facts);
   facts.lease_bytes_free = memory_bytes;
   return facts;
 }

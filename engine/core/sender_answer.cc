@@ -111,7 +111,7 @@ void Node::Core::restart(std::uint32_t index) noexcept {
   KVRAIL_ASSERT(out.chunks_in_flight == 0);
   drop_flow(out);
   release_payload(scratch_, out.arrays);
-  release_planes(out);
+  release_planes(out, UINT64_MAX);
   (void)post(out.lane, wire::Cancel{out.id, Status{Code::cancelled}});  // else its lease expires idle
   out_ids_.erase(out.id);
   out.id = next_transfer_++;
@@ -120,7 +120,6 @@ void Node::Core::restart(std::uint32_t index) noexcept {
   out.payload_built = out.chunk_failed = out.outcome_pending = false;
   out.range_count = out.span_count = out.span_at = 0;
   out.prepare_at = out.prepare_piece = 0;
-  out.prepare_layer = 0;
   out.ready_bytes = out.posted_end = out.acknowledged_bytes = 0;
   out.accepted_ns = 0;
   out.retry_ns = 0;

@@ -7,7 +7,6 @@
 namespace kvrail::engine {
 namespace {
 
-constexpr std::uint32_t kMaxBlocksPerStep = 1024;   // whose digests were there already
 constexpr TimeNs kNoMemoryRetryNs = 2 * kMillisecondNs;
 
 // Shares of a cycle's work: at least one unit, so that something always moves.
@@ -44,24 +43,36 @@ void Node::Core::run_sending(std::uint32_t index) noexcept {
   KVRAIL_ASSERT(store_->view(out.version, view));
   const PayloadShape shape = shape_of(out, view);
   if (!out.payload_built && !build(index, view, shape)) return;
-  if (out.state != OutState::sending) return;
   prepare(index, view, shape);
   if (out.restart_wanted) return want(Kind::out, index);
   if (!out.flow.valid() && out.span_at < out.span_count) add_span_flow(index);
   if (out.flow.valid()) scheduler_.set_ready(out.flow, std::min(out.ready_bytes, out.spans[out.span_at].end), now_);
-  if (out.prepare_at < out.missing_blocks) want(Kind::out, index);
+  if (out.prepare_at < shape.runs()) want(Kind::out, index);
 }
 
+// False: it goes on in another cycle, or the transfer has taken another way.
 bool Node::Core::build(std::uint32_t index, const VersionView& view, const PayloadShape& shape) noexcept {
   Outgoing& out = out_at(index);
-  if (out.medium == Medium::int8 && !attach_all_planes(out, view)) {
-    out.excluded |= mask_of(Medium::int8);  // no memory for planes: offer the other media
-    restart(index);
-    return false;
+  Steps steps(*this);
+  if (out.medium == Medium::int8 && out.planes_held < out.missing_blocks) {
+    if (!attach_planes(out, view, steps.left)) {
+      release_planes(out, UINT64_MAX);
+      out.excluded |= mask_of(Medium::int8);  // no memory for planes: offer the other media
+      restart(index);
+      return false;
+    }
+    if (out.planes_held < out.missing_blocks) {
+      want(Kind::out, index);
+      return false;
+    }
   }
-  if (!build_payload(shape, *store_, view.blocks, options_.integrity, scratch_, out.arrays)) {
+  if (out.arrays.pieces.empty() && !begin_payload(shape, options_.integrity, scratch_, out.arrays)) {
     out.state_due_ns = now_ + kNoMemoryRetryNs;
     arm_out(index);
+    return false;
+  }
+  if (!build_payload(shape, *store_, view.blocks, out.arrays, steps.left)) {
+    want(Kind::out, index);
     return false;
   }
   out.payload_built = true;
@@ -72,25 +83,21 @@ bool Node::Core::build(std::uint32_t index, const VersionView& view, const Paylo
   return true;
 }
 
-bool Node::Core::attach_all_planes(Outgoing& out, const VersionView& view) noexcept {
-  KVRAIL_ASSERT(out.planes_held == 0 || out.planes_held == out.missing_blocks);
+bool Node::Core::attach_planes(Outgoing& out, const VersionView& view, std::uint64_t& budget) noexcept {
   const PayloadShape shape = shape_of(out, view);
-  for (; out.planes_held < out.missing_blocks; ++out.planes_held) {
-    if (!store_->attach_planes(view.blocks[shape.nth(out.planes_held)])) {
-      release_planes(out);
-      return false;
-    }
+  for (; out.planes_held < out.missing_blocks && budget > 0; ++out.planes_held, --budget) {
+    if (!store_->attach_planes(view.blocks[shape.nth(out.planes_held)])) return false;
   }
   return true;
 }
 
 // The store keeps planes as long as room allows, for the next one that sends the block.
-void Node::Core::release_planes(Outgoing& out) noexcept {
+void Node::Core::release_planes(Outgoing& out, std::uint64_t budget) noexcept {
   if (out.planes_held == 0) return;
   VersionView view;
   KVRAIL_ASSERT(store_->view(out.version, view));
   const PayloadShape shape = shape_of(out, view);
-  for (; out.planes_held > 0; --out.planes_held) {
+  for (; out.planes_held > 0 && budget > 0; --out.planes_held, --budget) {
     store_->release_planes(view.blocks[shape.nth(out.planes_held - 1)]);
   }
 }
@@ -99,30 +106,31 @@ void Node::Core::release_planes(Outgoing& out) noexcept {
 void Node::Core::prepare(std::uint32_t index, const VersionView& view, const PayloadShape& shape) noexcept {
   Outgoing& out = out_at(index);
   const transport::Payload& payload = out.arrays.payload;
-  if (out.medium != Medium::int8 && !options_.integrity) out.prepare_at = out.missing_blocks;
-  for (std::uint32_t step = 0; out.prepare_at < out.missing_blocks && budget_ > 0; ++step) {
-    if (step == kMaxBlocksPerStep) return;
-    const bool done = out.medium == Medium::int8 ? prepare_planes(out, view, shape) : prepare_raw(out, view, shape);
-    if (!done) return;
+  const bool planes = out.medium == Medium::int8;
+  const std::uint64_t runs = shape.runs();
+  if (!planes && !options_.integrity) out.prepare_at = runs;
+  for (Steps steps(*this); out.prepare_at < runs && budget_ > 0 && steps.left > 0; --steps.left) {
+    if (!(planes ? prepare_planes(out, view, shape) : prepare_raw(out, view, shape))) break;
     ++out.prepare_at;
-    const std::uint64_t next = out.medium == Medium::int8 ? out.prepare_at : out.prepare_piece;
-    // int8: plane 0 of all blocks comes first, so until the last block only plane 0 is ready.
+    // int8: plane 0 comes first, a piece for each run; plane 1 is ready with the last run.
+    const std::uint64_t next = planes ? out.prepare_at : out.prepare_piece;
     out.ready_bytes = next < payload.starts.size() ? payload.starts[next] : payload.total_bytes;
   }
-  if (out.prepare_at == out.missing_blocks) out.ready_bytes = payload.total_bytes;
+  if (out.prepare_at == runs) out.ready_bytes = payload.total_bytes;
 }
 
 bool Node::Core::prepare_raw(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept {
-  const std::uint32_t number = shape.nth(out.prepare_at);
+  const auto layer = static_cast<std::uint32_t>(out.prepare_at / out.missing_blocks);
+  const std::uint32_t number = shape.nth(out.prepare_at % out.missing_blocks);
   const std::uint32_t pieces = shape.pieces_of(number);
   std::uint64_t* to = out.arrays.digests.data() + out.arrays.first_unit[out.prepare_piece];
   if (shape.first_row_of(number) == 0) {
     const BlockHandle block = view.blocks[number];
-    if (!store_->ensure_digests(block, budget_)) {
+    if (!store_->ensure_digests(block, layer + 1, budget_)) {
       budget_ = 0;
       return false;
     }
-    const std::span<const std::uint64_t> digests = store_->raw_digests(block);
+    const std::span<const std::uint64_t> digests = store_->raw_digests(block, layer);
     KVRAIL_ASSERT(out.arrays.first_unit[out.prepare_piece] + digests.size() <= out.arrays.digests.size());
     std::copy(digests.begin(), digests.end(), to);
   } else {
@@ -138,35 +146,32 @@ bool Node::Core::prepare_raw(Outgoing& out, const VersionView& view, const Paylo
   return true;
 }
 
+// A layer of a block that another transfer has encoded already is there.
 bool Node::Core::prepare_planes(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept {
-  const std::uint32_t number = shape.nth(out.prepare_at);
-  const BlockHandle handle = view.blocks[number];
-  BlockView block = store_->block(handle);
-  const std::uint64_t layer_bytes = 2 * std::uint64_t{view.layout.block_tokens} * view.layout.row_bytes();
-  while (block.encoding == Hash128{} && out.prepare_layer < view.layout.layers) {
-    if (budget_ == 0) return false;
-    const auto layers = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(budget_ / layer_bytes, 1, view.layout.layers - out.prepare_layer));
+  const auto layer = static_cast<std::uint32_t>(out.prepare_at / out.missing_blocks);
+  const BlockHandle handle = view.blocks[shape.nth(out.prepare_at % out.missing_blocks)];
+  const BlockView block = store_->block(handle);
+  if (block.plane_layers <= layer) {
+    const std::uint64_t bytes = 2 * std::uint64_t{view.layout.block_tokens} * view.layout.row_bytes();
     const TimeNs before = clock_.now_ns();
-    const codec::CodecReport report = codec::encode_int8(
-        view.layout, block.tokens, {block.raw, view.layout.block_bytes()}, out.prepare_layer, out.prepare_layer + layers,
-        {block.plane0, block.plane0_bytes}, {block.plane1, block.plane1_bytes});
-    learn_speed(int8_encode_ns_per_mib_, clock_.now_ns() - before, layers * layer_bytes);
-    counters_.encoded_bytes += layers * layer_bytes;
-    spend(budget_, layers * layer_bytes);
+    const codec::CodecReport report =
+        codec::encode_int8(view.layout, block.tokens, {block.raw, view.layout.block_bytes()}, layer, layer + 1,
+                           {block.plane0, block.plane0_bytes}, {block.plane1, block.plane1_bytes});
+    learn_speed(int8_encode_ns_per_mib_, clock_.now_ns() - before, bytes);
+    counters_.encoded_bytes += bytes;
+    spend(budget_, bytes);
     if (report.has_non_finite) {
       out.excluded |= mask_of(Medium::int8);
       out.restart_wanted = true;
       drop_flow(out);
       return false;
     }
-    out.prepare_layer += layers;
+    store_->planes_written(handle, layer + 1);
   }
-  if (block.encoding == Hash128{}) store_->planes_complete(handle);
-  out.prepare_layer = 0;
   if (!options_.integrity) return true;
   for (int plane = 0; plane < 2; ++plane) {
-    const std::uint64_t piece = out.prepare_at + (plane == 0 ? 0 : out.missing_blocks);
-    const std::span<const std::uint64_t> digests = store_->plane_digests(handle, plane);
+    const std::uint64_t piece = out.prepare_at + (plane == 0 ? 0 : shape.runs());
+    const std::span<const std::uint64_t> digests = store_->plane_digests(handle, plane, layer);
     KVRAIL_ASSERT(out.arrays.first_unit[piece] + digests.size() <= out.arrays.digests.size());
     std::copy(digests.begin(), digests.end(), out.arrays.digests.begin() + out.arrays.first_unit[piece]);
   }

@@ -72,7 +72,9 @@ struct PayloadArrays {
   std::span<std::uint64_t> starts;
   std::span<std::uint32_t> first_unit;
   std::span<std::uint64_t> digests;     // sender with integrity only
-  transport::Payload payload;           // views over the above
+  transport::Payload payload;           // views over the above, once all are filled in
+  std::uint64_t built_runs = 0, built_pieces = 0, built_bytes = 0;  // how far build_payload() has come
+  std::uint32_t built_units = 0;
 };
 
 struct Outgoing {
@@ -127,9 +129,8 @@ struct Outgoing {
   // The bytes.
   PayloadArrays arrays;
   bool payload_built = false;
-  std::uint64_t prepare_at = 0;         // n-th missing block that digests or planes are made for
+  std::uint64_t prepare_at = 0;         // n-th (layer, block) that digests or planes are made for
   std::uint64_t prepare_piece = 0;      // its first piece
-  std::uint32_t prepare_layer = 0;      // int8: next layer of that block to encode
   std::uint64_t planes_held = 0;        // int8: as many of the missing blocks keep their planes for us
   std::uint64_t ready_bytes = 0;
   scheduler::FlowHandle flow;
@@ -164,15 +165,16 @@ struct Outgoing {
 
 enum class InState : std::uint8_t {
   gathering,    // token ids are still to come
+  deciding,     // they are here: what is held, what to pick, memory for it
   eager,        // everything is staged; the EAGER frame is to come
   receiving,    // lease exposed
   summary,      // accepted as summary, which is to come
   sealing,      // all bytes are here; the lease is being withdrawn
-  decoding,     // planes to raw slots
+  decoding,     // planes to raw slots, then publication
   failing,      // ended badly; the lease is being withdrawn
   closing,      // the answer (DONE, REJECT, LATER) is to be posted, then all is gone
 };
-inline constexpr std::size_t kInStates = 8;
+inline constexpr std::size_t kInStates = 9;
 
 [[nodiscard]] constexpr std::uint32_t bit(InState s) noexcept {
   return 1U << static_cast<unsigned>(s);
@@ -180,8 +182,9 @@ inline constexpr std::size_t kInStates = 8;
 [[nodiscard]] constexpr bool may_move(InState from, InState to) noexcept {
   using enum InState;
   constexpr std::array<std::uint32_t, kInStates> kTable{
-      /* gathering */ bit(eager) | bit(receiving) | bit(summary) | bit(closing),
-      /* eager     */ bit(receiving) | bit(closing),
+      /* gathering */ bit(deciding) | bit(closing),
+      /* deciding  */ bit(eager) | bit(receiving) | bit(summary) | bit(decoding) | bit(closing),
+      /* eager     */ bit(deciding) | bit(decoding) | bit(closing),
       /* receiving */ bit(sealing) | bit(failing),
       /* summary   */ bit(closing),
       /* sealing   */ bit(decoding) | bit(failing) | bit(closing),
@@ -191,6 +194,13 @@ inline constexpr std::size_t kInStates = 8;
   };
   return (kTable[static_cast<std::size_t>(from)] & bit(to)) != 0;
 }
+
+// What a transfer in `deciding` is at; each takes as many cycles as its blocks want.
+enum class Decision : std::uint8_t {
+  look,   // for what is held
+  stage,  // memory for what was picked
+  plan,   // the pieces that bytes land in
+};
 
 enum class Answer : std::uint8_t { none, done, reject, later };
 
@@ -222,6 +232,9 @@ struct Incoming {
   std::uint32_t candidate_count = 0;
   std::array<scheduler::CandidateCost, scheduler::kMaxCandidates> candidates;
 
+  Decision decision = Decision::look;
+  bool pick_again = false;              // there was no memory; what is free counts now
+  Store::HaveScan have;                 // of what is held as exactly as it is sent, or as the lossy medium would be
   scheduler::Pick pick;
   Medium medium = Medium::tokens;
   std::uint64_t missing_blocks = 0;
@@ -238,8 +251,7 @@ struct Incoming {
   RangeSet bad;                         // corrupt units, not received again yet
   std::uint32_t corrupt_units = 0;
   bool asked_again = false;
-  std::uint64_t decode_at = 0;          // n-th missing block
-  std::uint32_t decode_layer = 0;
+  std::uint64_t decode_at = 0;          // n-th (layer, block)
   bool resumed = false;
   std::uint64_t eager_bytes = 0, summary_bytes = 0, payload_bytes = 0;
   bool delivered = false;

@@ -60,7 +60,7 @@ std::size_t AgentSession::poll(AgentCommands& commands, std::span<std::byte> pay
   KVRAIL_ASSERT(agent_.valid() && payload.size() >= view_.scratch.size());
   std::size_t done = 0;
   SubmitRecord record;
-  while (done < budget && drop_ == DropReason::none) {
+  while (done < budget && drop_ == DropReason::none && commands.ready(agent_)) {
     // Asked only when a record is there: looking at the agent's index for nothing costs a cache miss.
     if (known_room_ == 0 && (submit_.available() == 0 || !has_room(1))) break;
     if (!submit_.try_pop(record)) break;
@@ -140,7 +140,7 @@ Status AgentSession::run_named(AgentCommands& commands, const SubmitRecord& reco
       const auto* tokens = reinterpret_cast<const TokenId*>(payload.data() + extent_bytes);
       const std::span<const TokenId> all{tokens, (payload.size() - extent_bytes) / sizeof(TokenId)};
       return commands.commit(agent_, record.ticket, name, all, {extents, record.count},
-                             DeliveryHandle::unpack(record.a));
+                             DeliveryHandle::unpack(record.a), record.d);
     }
     default: return run_send(commands, record, name, payload, now_ns);
   }

@@ -219,7 +219,7 @@ struct SubmitRecord {
   std::uint8_t medium = 0;            // send, fetch: wish
   std::uint8_t kind = 0;              // summary
   std::uint16_t reserved = 0;
-  std::uint32_t d = 0;                // send, fetch: fidelity floor in ppm; free_blocks: arena
+  std::uint32_t d = 0;                // send, fetch: fidelity floor in ppm; free_blocks: arena; commit: first block
   Name name;
 };
 static_assert(sizeof(SubmitRecord) == 128 && alignof(SubmitRecord) == 8);

@@ -74,6 +74,9 @@ std::optional<std::uint64_t> take_slots(Store::State& state, TenantHandle tenant
     if (const auto first = memory.extents->try_take(count, count)) {
       return first;
     }
+    if (state.reap(tenant, count) > 0) {
+      continue;
+    }
     const VersionRecord* version = state.versions.get(at);
     while (version != nullptr && !names_slot_of(state, *version, memory.id)) {
       at = version->lru_next;
@@ -157,6 +160,9 @@ std::uint32_t Store::remove_agent(AgentHandle handle) noexcept {
   if (agent == nullptr) {
     return 0;
   }
+  if (agent->open_commit) {
+    state.drop_commit(agent->open_commit);
+  }
   while (agent->newest_delivery) {
     KVRAIL_ASSERT(release(handle, agent->newest_delivery));
   }
@@ -236,8 +242,12 @@ Result<Extent> Store::allocate(AgentHandle handle, std::uint32_t count) noexcept
 }
 
 Status Store::free_blocks(AgentHandle handle, const Extent& extent) noexcept {
-  if (state_->agent(handle) == nullptr) {
+  const AgentRecord* agent = state_->agent(handle);
+  if (agent == nullptr) {
     return refuse(StoreRule::no_such_agent);
+  }
+  if (agent->open_commit) {
+    return Code::busy;  // Some of its slots may be the agent's again.
   }
   SlotRange range;
   if (const Status status = own_range(*state_, handle, extent, range); !status.ok()) {

@@ -10,11 +10,11 @@ namespace kvrail::engine {
 namespace {
 
 std::uint64_t raw_units(const BlockShape& shape, std::uint32_t tokens) noexcept {
-  const Layout layout = shape.layout();
-  if (tokens == shape.block_tokens) {
-    return transport::units_in(layout.block_bytes());
-  }
-  return 2ULL * shape.layers * transport::units_in(tokens * layout.row_bytes());
+  const std::uint64_t rows_bytes = tokens * shape.layout().row_bytes();
+  const std::uint64_t of_layer = tokens == shape.block_tokens
+                                     ? transport::units_in(2 * rows_bytes)
+                                     : 2ULL * transport::units_in(rows_bytes);
+  return shape.layers * of_layer;
 }
 
 }  // namespace
@@ -51,6 +51,9 @@ bool Store::State::find_slot(const NewBlock& request, BlockRecord& block) noexce
 
 Result<BlockHandle> Store::State::make_block(const NewBlock& request) noexcept {
   TenantRecord& tenant = *tenants.get(request.tenant);
+  while (options.tenant_max_blocks != 0 && tenant.blocks >= options.tenant_max_blocks &&
+         reap(request.tenant, 1) > 0) {
+  }
   if (options.tenant_max_blocks != 0 && tenant.blocks >= options.tenant_max_blocks) {
     return Status{Code::quota_exceeded, Scope::transfer,
                   static_cast<std::int32_t>(options.tenant_max_blocks)};
@@ -192,6 +195,7 @@ BlockView Store::block(BlockHandle handle) const noexcept {
   view.tokens = block->tokens;
   view.epsilon_ppm = block->epsilon_ppm;
   view.encoding = block->encoding;
+  view.plane_layers = block->plane_layers;
   if (block->has_planes()) {
     std::byte* base = state_->receive_of(block->tenant)->arena->base();
     view.plane0 = base + block->planes[0].offset;

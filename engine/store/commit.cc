@@ -1,5 +1,5 @@
-// Commit: an agent's slots become the blocks of a new immutable version. Everything is checked and
-// taken first; what changes the agent's slots happens at the end and can't fail.
+// Commit: an agent's slots become the blocks of a new immutable version, some blocks at a time. Until
+// `apply` nothing can be seen of it and a refusal gives all back; from then on nothing can fail.
 #include <algorithm>
 #include <cstring>
 
@@ -15,168 +15,98 @@ struct Place {
   std::uint64_t offset = 0;
 };
 
-// Walks the slots of a list of extents in order.
-class Cursor {
+// One block of one step of an open commit.
+class CommitWork {
  public:
-  Cursor(const Store::State& state, std::span<const Extent> extents, std::uint64_t block_bytes)
-      : state_(state), extents_(extents), block_bytes_(block_bytes) {}
+  CommitWork(Store::State& state, CommitRecord& open)
+      : state_(state),
+        open_(open),
+        agent_(*state.agent(open.agent)),
+        version_(*state.versions.get(open.version)),
+        tokens_(state.tokens_of(version_)) {}
 
-  [[nodiscard]] Place next() noexcept {
-    KVRAIL_ASSERT(extent_ < extents_.size());
-    const Extent& extent = extents_[extent_];
-    const Place place{state_.memory_of(extent.arena), extent.offset + slot_ * block_bytes_};
-    if (++slot_ == extent.count) {
-      slot_ = 0;
-      ++extent_;
+  [[nodiscard]] bool through() const noexcept { return open_.at >= end(); }
+
+  void advance() noexcept {
+    const std::uint32_t i = open_.at++;
+    switch (open_.step) {
+      case CommitStep::hash:
+        version_.hashes[i] = codec::chain(parent_of(i), part(i));
+        return;
+      case CommitStep::prefix: return note(share_of_prefix(i));
+      case CommitStep::slots: return note(take_slot(i));
+      case CommitStep::undo: return undo(i);
+      case CommitStep::apply: return apply(i);
+      case CommitStep::manifest: return state_.write_manifest_block(version_, i);
     }
-    return place;
+  }
+  // True when there is none after it.
+  [[nodiscard]] bool next_step() noexcept {
+    const CommitStep done = open_.step;
+    if (done == CommitStep::undo || done == CommitStep::manifest) {
+      return true;
+    }
+    open_.at = done == CommitStep::prefix ? open_.first_block : 0;
+    open_.step = static_cast<CommitStep>(static_cast<std::uint8_t>(done) + 1);
+    if (open_.step == CommitStep::undo) {  // Nothing was refused.
+      open_.step = CommitStep::apply;
+    }
+    return false;
   }
 
  private:
-  const Store::State& state_;
-  std::span<const Extent> extents_;
-  std::uint64_t block_bytes_;
-  std::size_t extent_ = 0;
-  std::uint64_t slot_ = 0;
-};
-
-class Commit {
- public:
-  Commit(Store::State& state, AgentRecord& agent, const Name& name, std::span<const TokenId> tokens,
-         std::span<const Extent> extents)
-      : state_(state), agent_(agent), name_(name), tokens_(tokens), extents_(extents) {}
-
-  [[nodiscard]] Result<VersionHandle> run(DeliveryHandle prefix) noexcept {
-    Status status = check_extents();
-    if (status.ok()) {
-      status = take_prefix(prefix);
-    }
-    if (!status.ok()) {
-      return status;
-    }
-    const auto made = state_.make_version(agent_.tenant, agent_.name, name_, agent_.layout,
-                                          tokens_.size(), true, true);
-    if (!made) {
-      return made.status();
-    }
-    version_ = state_.versions.get(*made);
-    version_->kv_blocks = version_->hash_count;
-    status = gather();
-    if (status.ok() && !state_.take_manifest(*version_)) {
-      status = state_.out_of_memory(agent_.tenant);
-    }
-    if (!status.ok()) {
-      state_.destroy(*made);
-      return status;
-    }
-    apply();
-    publish(*made);
-    return *made;
+  [[nodiscard]] std::uint32_t end() const noexcept {
+    return open_.step == CommitStep::prefix ? open_.first_block : version_.hash_count;
+  }
+  [[nodiscard]] std::span<const TokenId> part(std::uint32_t i) const noexcept {
+    return block_tokens_of(tokens_, agent_.layout.block_tokens, i);
+  }
+  [[nodiscard]] Hash128 parent_of(std::uint32_t i) const noexcept {
+    return i > 0 ? version_.hashes[i - 1]
+                 : codec::root_hash(state_.tenants.get(agent_.tenant)->name.view(), agent_.layout);
   }
 
- private:
-  [[nodiscard]] Status check_extents() noexcept {
-    if (tokens_.empty()) {
-      return refuse(StoreRule::no_tokens);
+  void note(Status status) noexcept {
+    if (!status.ok()) {
+      open_.refusal = status;
+      open_.step = CommitStep::undo;
+      open_.at = 0;
     }
-    for (const Extent& extent : extents_) {
-      const StoreMemory* memory = state_.memory_of(extent.arena);
-      if (memory == nullptr || memory->tenant != agent_.tenant ||
-          (memory->kind != MemoryKind::receive && memory->block_bytes != agent_.block_bytes)) {
-        return refuse(StoreRule::foreign_slot);
-      }
-      const std::uint64_t unit =
-          memory->kind == MemoryKind::receive ? kGranuleBytes : agent_.block_bytes;
-      const std::uint64_t size = memory->kind == MemoryKind::receive
-                                     ? memory->arena->bytes()
-                                     : memory->slot_count * memory->block_bytes;
-      if (extent.count == 0 || extent.offset % unit != 0 ||
-          !range_fits(extent.offset, extent.count * agent_.block_bytes, size)) {
-        return refuse(StoreRule::slot_unaligned);
-      }
-      slot_count_ += extent.count;
+  }
+
+  // A block before the first slot: the prefix's, or without one that of the context's version before.
+  [[nodiscard]] Status share_of_prefix(std::uint32_t i) noexcept {
+    const VersionRecord* from =
+        state_.versions.get(open_.prefix ? open_.prefix : open_.previous);
+    const bool same = from != nullptr && i < from->block_count && from->blocks[i] &&
+                      from->hashes[i] == version_.hashes[i];
+    if (!same || state_.is_revoked(from->blocks[i])) {
+      return refuse(StoreRule::too_few_slots);
     }
+    open_.epsilon_ppm =
+        std::max(open_.epsilon_ppm, state_.blocks.get(from->blocks[i])->epsilon_ppm);
+    share(i, from->blocks[i]);
     return {};
   }
 
-  [[nodiscard]] Status take_prefix(DeliveryHandle handle) noexcept {
-    if (!handle.valid()) {
-      return {};
+  [[nodiscard]] Status take_slot(std::uint32_t i) noexcept {
+    KVRAIL_ASSERT(open_.extent < open_.slots.size());
+    const Extent& extent = open_.slots[open_.extent];
+    const Place place{state_.memory_of(extent.arena),
+                      extent.offset + open_.slot * agent_.block_bytes};
+    if (++open_.slot == extent.count) {
+      open_.slot = 0;
+      ++open_.extent;
     }
-    const DeliveryRecord* delivery = state_.deliveries.get(handle);
-    if (delivery == nullptr || delivery->agent != agent_.handle) {
-      return refuse(StoreRule::stale_prefix);
+    if (place.memory == nullptr) {
+      return refuse(StoreRule::foreign_slot);  // It has gone since the commit began.
     }
-    prefix_ = state_.versions.get(delivery->version);
-    if (prefix_->layout != agent_.layout) {
-      return refuse(StoreRule::stale_prefix);
-    }
-    epsilon_ppm_ = prefix_->epsilon_ppm;
-    return {};
-  }
-
-  // Fills the version's blocks, each with a reference taken.
-  [[nodiscard]] Status gather() noexcept {
-    state_.fill_hashes(*version_, tokens_);
-    const std::uint32_t count = version_->hash_count;
-    std::uint32_t begin = 0;
-    if (slot_count_ < count) {
-      begin = shared_prefix();
-      if (slot_count_ < count - begin) {
-        return refuse(StoreRule::too_few_slots);
-      }
-      for (std::uint32_t i = 0; i < begin; ++i) {
-        share(i, prefix_->blocks[i]);
-      }
-    }
-    pin_previous();
-    ++state_.commit_mark;
-    Cursor cursor(state_, extents_, agent_.block_bytes);
-    Status status;
-    for (std::uint32_t i = begin; i < count && status.ok(); ++i) {
-      const Place place = cursor.next();
-      status = place.memory->owner == agent_.handle ? own_slot(i, place) : foreign_slot(i, place);
-    }
-    unpin_previous();
-    return status;
-  }
-
-  // Room may be made by evicting versions, and the one before must not go meanwhile.
-  void pin_previous() noexcept {
-    previous_handle_ =
-        state_.find_version(state_.find_context(agent_.tenant, agent_.name, name_), 0);
-    previous_ = state_.versions.get(previous_handle_);
-    if (previous_ != nullptr) {
-      state_.lru_remove(previous_handle_);
-      ++previous_->pins;
-    }
-  }
-  void unpin_previous() noexcept {
-    if (previous_ != nullptr && --previous_->pins == 0) {
-      state_.idle(previous_handle_);
-    }
-  }
-
-  // How many leading full blocks of the prefix are the blocks of this context.
-  [[nodiscard]] std::uint32_t shared_prefix() const noexcept {
-    std::uint32_t shared = 0;
-    if (prefix_ == nullptr) {
-      return shared;
-    }
-    const std::uint32_t most = std::min(prefix_->block_count, version_->hash_count);
-    while (shared < most && prefix_->hashes[shared] == version_->hashes[shared]) {
-      const BlockRecord* block = state_.blocks.get(prefix_->blocks[shared]);
-      if (block == nullptr || !block->full() || state_.is_revoked(prefix_->blocks[shared])) {
-        break;
-      }
-      ++shared;
-    }
-    return shared;
+    return place.memory->owner == agent_.handle ? own_slot(i, place) : foreign_slot(i, place);
   }
 
   void share(std::uint32_t i, BlockHandle block) noexcept {
     state_.ref(block);
-    version_->blocks[i] = block;
+    version_.blocks[i] = block;
   }
 
   [[nodiscard]] bool lies_at(const BlockRecord* block, const Place& place) const noexcept {
@@ -186,18 +116,18 @@ class Commit {
 
   // Shares the block of this very hash that lies at the place, if there is one.
   [[nodiscard]] bool try_share_at(std::uint32_t i, const Place& place) noexcept {
-    BlockHandle candidates[3] = {state_.find_block(agent_.tenant, version_->hashes[i])};
-    const VersionRecord* const others[2] = {prefix_, previous_};
+    BlockHandle candidates[3] = {state_.find_block(agent_.tenant, version_.hashes[i])};
+    const VersionHandle others[2] = {open_.prefix, open_.previous};
     for (std::size_t k = 0; k < 2; ++k) {
-      const VersionRecord* other = others[k];
-      if (other != nullptr && i < other->block_count && other->hashes[i] == version_->hashes[i]) {
+      const VersionRecord* other = state_.versions.get(others[k]);
+      if (other != nullptr && i < other->block_count && other->hashes[i] == version_.hashes[i]) {
         candidates[k + 1] = other->blocks[i];
       }
     }
     for (const BlockHandle handle : candidates) {
       const BlockRecord* block = state_.blocks.get(handle);
       if (lies_at(block, place) && !state_.is_revoked(handle)) {
-        epsilon_ppm_ = std::max(epsilon_ppm_, block->epsilon_ppm);
+        open_.epsilon_ppm = std::max(open_.epsilon_ppm, block->epsilon_ppm);
         share(i, handle);
         return true;
       }
@@ -223,17 +153,21 @@ class Commit {
     if (slot.state == SlotState::free) {
       return refuse(StoreRule::slot_not_writable);
     }
-    if (slot.mark == state_.commit_mark) {
+    if (slot.mark == open_.mark) {
       return refuse(StoreRule::slot_twice);
     }
-    slot.mark = state_.commit_mark;
+    slot.mark = open_.mark;
     if (slot.state == SlotState::writable) {
-      const BlockHandle held = state_.find_block(agent_.tenant, version_->hashes[i]);
-      if (held && state_.blocks.get(held)->epsilon_ppm <= epsilon_ppm_ && !lent(held)) {
+      const BlockHandle held = state_.find_block(agent_.tenant, version_.hashes[i]);
+      if (held && state_.blocks.get(held)->epsilon_ppm <= open_.epsilon_ppm && !lent(held)) {
         share(i, held);
         return {};
       }
-      return make(i, place, SlotHandle{});
+      const Status status = make(i, place, SlotHandle{});
+      if (status.ok()) {
+        slot.state = SlotState::committed;  // Until undo() at the least it is not the agent's.
+      }
+      return status;
     }
     // A committed slot stays named by the newest version even where another block has the same
     // hash: else it would become free behind the back of an agent that goes on growing it.
@@ -242,30 +176,23 @@ class Commit {
     }
     const SlotRecord& record = *state_.slots.get(slot.record);
     // The rows that lie there must be the first rows of this block; those above them are new.
-    const auto tokens = block_tokens_of(tokens_, agent_.layout.block_tokens, i);
-    if (record.rows_used > tokens.size() ||
-        codec::chain(parent_of(i), tokens.first(record.rows_used)) != record.hash) {
+    if (record.rows_used > part(i).size() ||
+        codec::chain(parent_of(i), part(i).first(record.rows_used)) != record.hash) {
       return refuse(record.rows_used < agent_.layout.block_tokens ? StoreRule::rows_committed
                                                                   : StoreRule::slot_not_writable);
     }
-    epsilon_ppm_ = std::max(epsilon_ppm_, record.epsilon_ppm);
+    open_.epsilon_ppm = std::max(open_.epsilon_ppm, record.epsilon_ppm);
     return make(i, place, slot.record);
-  }
-
-  [[nodiscard]] Hash128 parent_of(std::uint32_t i) const noexcept {
-    return i > 0 ? version_->hashes[i - 1]
-                 : codec::root_hash(state_.tenants.get(agent_.tenant)->name.view(), agent_.layout);
   }
 
   [[nodiscard]] Status make(std::uint32_t i, const Place& place, SlotHandle slot) noexcept {
     Store::State::NewBlock request;
     request.tenant = agent_.tenant;
-    request.hash = version_->hashes[i];
+    request.hash = version_.hashes[i];
     request.parent = parent_of(i);
     request.shape = BlockShape::of(agent_.layout);
-    request.tokens =
-        static_cast<std::uint32_t>(block_tokens_of(tokens_, agent_.layout.block_tokens, i).size());
-    request.epsilon_ppm = epsilon_ppm_;
+    request.tokens = static_cast<std::uint32_t>(part(i).size());
+    request.epsilon_ppm = open_.epsilon_ppm;
     request.slot = slot;
     request.own_arena = place.memory->id;
     request.own_offset = place.offset;
@@ -274,65 +201,209 @@ class Commit {
     if (!made) {
       return made.status();
     }
-    version_->blocks[i] = *made;
-    version_->missing[i] = 1;  // Here: made by this commit.
+    version_.blocks[i] = *made;
+    version_.missing[i] = 1;  // Here: made by this commit.
     return {};
   }
 
-  void apply() noexcept {
-    for (std::uint32_t i = 0; i < version_->block_count; ++i) {
-      if (version_->missing[i] == 0) {
-        continue;
-      }
-      const BlockHandle handle = version_->blocks[i];
-      const BlockRecord& block = *state_.blocks.get(handle);
-      SlotRecord& slot = *state_.slots.get(block.slot);
-      KVRAIL_ASSERT(block.tokens >= slot.rows_used);
-      slot.rows_used = block.tokens;
-      slot.epsilon_ppm = block.epsilon_ppm;
-      slot.hash = block.hash;
-      StoreMemory& memory = *state_.memory_of(slot.arena);
-      memory.slots[slot.offset / memory.block_bytes].state = SlotState::committed;
-      state_.index_block(handle);
-      state_.push_fresh(handle);
+  // A slot that no version holds is the agent's again.
+  void undo(std::uint32_t i) noexcept {
+    const BlockHandle handle = version_.blocks[i];
+    if (!handle) {
+      return;
     }
-    std::memcpy(state_.manifest_tail(*version_), tokens_.data(), tokens_.size_bytes());
+    const SlotRecord& slot = *state_.slots.get(state_.blocks.get(handle)->slot);
+    if (version_.missing[i] != 0 && slot.rows_used == 0) {
+      StoreMemory& memory = *state_.memory_of(slot.arena);
+      memory.slots[slot.offset / memory.block_bytes].state = SlotState::writable;
+    }
+    version_.blocks[i] = BlockHandle{};
+    state_.unref(handle);
   }
 
-  void publish(VersionHandle handle) noexcept {
-    const ContextRecord* context =
-        state_.contexts.get(state_.find_context(agent_.tenant, agent_.name, name_));
-    const std::uint64_t last = context != nullptr
-                                   ? context->last_number
-                                   : state_.tenants.get(agent_.tenant)->dropped_number;
-    version_->number = last + 1;
-    state_.publish(handle, true);
-    state_.own_context(version_->context, agent_);
+  void apply(std::uint32_t i) noexcept {
+    const BlockHandle handle = version_.blocks[i];
+    const BlockRecord& block = *state_.blocks.get(handle);
+    version_.epsilon_ppm = std::max(version_.epsilon_ppm, block.epsilon_ppm);
+    if (version_.missing[i] == 0) {
+      return;
+    }
+    SlotRecord& slot = *state_.slots.get(block.slot);
+    KVRAIL_ASSERT(block.tokens >= slot.rows_used);
+    slot.rows_used = block.tokens;
+    slot.epsilon_ppm = block.epsilon_ppm;
+    slot.hash = block.hash;
+    state_.index_block(handle);
+    state_.push_fresh(handle);
   }
 
   Store::State& state_;
-  AgentRecord& agent_;
-  const Name& name_;
+  CommitRecord& open_;
+  const AgentRecord& agent_;
+  VersionRecord& version_;
   std::span<const TokenId> tokens_;
-  std::span<const Extent> extents_;
-  std::uint64_t slot_count_ = 0;
-  const VersionRecord* prefix_ = nullptr;
-  VersionHandle previous_handle_;
-  VersionRecord* previous_ = nullptr;
-  VersionRecord* version_ = nullptr;
-  std::uint32_t epsilon_ppm_ = 0;
 };
+
+Status check_extents(const Store::State& state, const AgentRecord& agent,
+                     std::span<const Extent> extents, std::uint64_t& slots) noexcept {
+  for (const Extent& extent : extents) {
+    const StoreMemory* memory = state.memory_of(extent.arena);
+    if (memory == nullptr || memory->tenant != agent.tenant ||
+        (memory->kind != MemoryKind::receive && memory->block_bytes != agent.block_bytes)) {
+      return refuse(StoreRule::foreign_slot);
+    }
+    const bool receive = memory->kind == MemoryKind::receive;
+    const std::uint64_t unit = receive ? kGranuleBytes : agent.block_bytes;
+    const std::uint64_t size =
+        receive ? memory->arena->bytes() : memory->slot_count * memory->block_bytes;
+    if (extent.count == 0 || extent.offset % unit != 0 ||
+        !range_fits(extent.offset, extent.count * agent.block_bytes, size)) {
+      return refuse(StoreRule::slot_unaligned);
+    }
+    slots += extent.count;
+  }
+  return {};
+}
+
+// What needs no memory of its own, and can be said at once.
+Status judge(const Store::State& state, const AgentRecord& agent, const CommitRequest& request,
+             VersionHandle& prefix, std::uint32_t& epsilon_ppm) noexcept {
+  if (agent.open_commit) {
+    return Code::busy;
+  }
+  if (request.tokens.empty()) {
+    return refuse(StoreRule::no_tokens);
+  }
+  std::uint64_t slots = 0;
+  if (const Status status = check_extents(state, agent, request.slots, slots); !status.ok()) {
+    return status;
+  }
+  if (request.prefix.valid()) {
+    const DeliveryRecord* delivery = state.deliveries.get(request.prefix);
+    if (delivery == nullptr || delivery->agent != agent.handle ||
+        state.versions.get(delivery->version)->layout != agent.layout) {
+      return refuse(StoreRule::stale_prefix);
+    }
+    prefix = delivery->version;
+    epsilon_ppm = state.versions.get(prefix)->epsilon_ppm;
+  }
+  const std::uint64_t blocks = (request.tokens.size() - 1) / agent.layout.block_tokens + 1;
+  if (blocks > state.options.max_blocks) {
+    return {Code::too_large, Scope::transfer, static_cast<std::int32_t>(state.options.max_blocks)};
+  }
+  const bool covered = request.first_block <= blocks && slots >= blocks - request.first_block;
+  return covered ? Status{} : refuse(StoreRule::too_few_slots);
+}
 
 }  // namespace
 
-Result<VersionHandle> Store::commit(AgentHandle handle, const Name& context,
-                                    std::span<const TokenId> tokens, std::span<const Extent> slots,
-                                    DeliveryHandle prefix) noexcept {
-  AgentRecord* agent = state_->agent(handle);
+Result<CommitHandle> Store::begin_commit(const CommitRequest& request) noexcept {
+  State& state = *state_;
+  AgentRecord* agent = state.agent(request.agent);
   if (agent == nullptr) {
     return refuse(StoreRule::no_such_agent);
   }
-  return Commit(*state_, *agent, context, tokens, slots).run(prefix);
+  CommitRecord open;
+  if (const Status status = judge(state, *agent, request, open.prefix, open.epsilon_ppm);
+      !status.ok()) {
+    return status;
+  }
+  // Room may be made by evicting versions, and those that are built upon must not go meanwhile.
+  open.previous = state.find_version(state.find_context(agent->tenant, agent->name, request.context), 0);
+  state.pin(open.prefix);
+  state.pin(open.previous);
+  const auto made = state.make_version(agent->tenant, agent->name, request.context, agent->layout,
+                                       request.tokens.size(), true, true);
+  Status status = made.status();
+  if (made) {
+    VersionRecord& version = *state.versions.get(*made);
+    version.kv_blocks = version.hash_count;
+    open.slots = state.memory->try_array<Extent>(request.slots.size());
+    const bool room = state.take_manifest(version) && open.slots.size() == request.slots.size();
+    status = room ? Status{} : state.out_of_memory(agent->tenant);
+  }
+  if (!status.ok()) {
+    state.memory->give_back(open.slots.data());
+    if (made) {
+      state.destroy(*made);
+    }
+    state.unpin(open.prefix);
+    state.unpin(open.previous);
+    return status;
+  }
+  open.version = *made;
+  open.agent = request.agent;
+  open.first_block = request.first_block;
+  open.mark = ++state.commit_mark;
+  std::copy(request.slots.begin(), request.slots.end(), open.slots.begin());
+  std::memcpy(state.manifest_tail(*state.versions.get(*made)), request.tokens.data(),
+              request.tokens.size_bytes());
+  const CommitHandle handle = state.commits.try_emplace(open);
+  KVRAIL_ASSERT_MSG(handle.valid(), "an agent has one open commit, and there is room for each");
+  agent->open_commit = handle;
+  return handle;
+}
+
+std::optional<Result<VersionHandle>> Store::advance(CommitHandle handle,
+                                                    std::uint64_t& budget_blocks) noexcept {
+  CommitRecord* open = state_->commits.get(handle);
+  KVRAIL_ASSERT_MSG(open != nullptr, "a commit that has ended goes on");
+  CommitWork work(*state_, *open);
+  for (;;) {
+    while (!work.through()) {
+      if (budget_blocks == 0) {
+        return std::nullopt;
+      }
+      --budget_blocks;
+      work.advance();
+    }
+    if (work.next_step()) {
+      return state_->end_commit(handle);
+    }
+  }
+}
+
+Result<VersionHandle> Store::State::end_commit(CommitHandle handle) noexcept {
+  const CommitRecord open = *commits.get(handle);
+  AgentRecord& owner = *agent(open.agent);
+  VersionRecord& version = *versions.get(open.version);
+  if (open.step == CommitStep::undo) {
+    destroy(open.version);
+  } else {
+    const ContextRecord* context = contexts.get(find_context(version.tenant, version.owner, version.name));
+    const std::uint64_t last =
+        context != nullptr ? context->last_number : tenants.get(version.tenant)->dropped_number;
+    version.number = last + 1;
+    write_manifest_header(version);
+    list(open.version, true);
+    own_context(version.context, owner);
+  }
+  close_commit(handle);
+  return open.refusal.ok() ? Result<VersionHandle>(open.version) : Result<VersionHandle>(open.refusal);
+}
+
+void Store::State::close_commit(CommitHandle handle) noexcept {
+  const CommitRecord open = *commits.get(handle);
+  agent(open.agent)->open_commit = CommitHandle{};
+  memory->give_back(open.slots.data());
+  commits.erase(handle);
+  unpin(open.prefix);
+  unpin(open.previous);
+}
+
+// The agent has gone: its slots are given back with the blocks that were made of them.
+void Store::State::drop_commit(CommitHandle handle) noexcept {
+  destroy(commits.get(handle)->version);
+  close_commit(handle);
+}
+
+Result<VersionHandle> Store::commit(const CommitRequest& request) noexcept {
+  const auto open = begin_commit(request);
+  if (!open) {
+    return open.status();
+  }
+  std::uint64_t all = UINT64_MAX;
+  return *advance(*open, all);
 }
 
 }  // namespace kvrail::engine

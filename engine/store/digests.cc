@@ -6,6 +6,19 @@
 #include "transport/payload.h"
 
 namespace kvrail::engine {
+namespace {
+
+// Those of one layer, if they are there.
+std::span<const std::uint64_t> of_layer(const DigestList& list, std::uint32_t layers,
+                                        std::uint32_t layer) noexcept {
+  const std::uint32_t units = list.count / layers;
+  if (layer >= layers || list.done < (layer + 1) * units) {
+    return {};
+  }
+  return {list.data() + std::size_t{layer} * units, units};
+}
+
+}  // namespace
 
 bool Store::State::reserve(DigestList& list, std::uint64_t units) noexcept {
   KVRAIL_ASSERT(list.count == 0);
@@ -27,24 +40,29 @@ void Store::State::release(DigestList& list) noexcept {
   list = DigestList{};
 }
 
-bool Store::State::digest(BlockRecord& block, std::uint64_t& budget_bytes) noexcept {
+bool Store::State::digest(BlockRecord& block, std::uint32_t layers,
+                          std::uint64_t& budget_bytes) noexcept {
   DigestList& list = block.digests;
+  const std::uint32_t end = list.count / block.shape.layers * layers;
+  if (list.done >= end) {
+    return true;
+  }
   const Layout layout = block.shape.layout();
   const SlotRecord& slot = *slots.get(block.slot);
   const std::byte* base = address(slot.arena, slot.offset);
-  const std::uint64_t piece_bytes =
-      block.full() ? layout.block_bytes() : block.tokens * layout.row_bytes();
+  const std::uint32_t pieces = block.full() ? 1 : 2;  // of a layer
+  const std::uint64_t piece_bytes = 2 / pieces * block.tokens * layout.row_bytes();
   const std::uint32_t units = transport::units_in(piece_bytes);
-  while (list.done < list.count && budget_bytes > 0) {
-    const std::uint32_t piece = list.done / units;  // a (layer, K|V) of a partial block
+  while (list.done < end && budget_bytes > 0) {
+    const std::uint32_t piece = list.done / units;
     const std::uint64_t from = std::uint64_t{list.done % units} * kDigestUnitBytes;
     const std::uint64_t bytes = std::min<std::uint64_t>(piece_bytes - from, kDigestUnitBytes);
-    const std::byte* start = base + layout.row_offset(piece / 2, piece % 2, 0) + from;
+    const std::byte* start = base + layout.row_offset(piece / pieces, piece % pieces, 0) + from;
     list.data()[list.done] = codec::digest({start, bytes});
     ++list.done;
     budget_bytes -= std::min(budget_bytes, bytes);
   }
-  return list.done == list.count;
+  return list.done == end;
 }
 
 void Store::State::push_fresh(BlockHandle handle) noexcept {
@@ -73,29 +91,29 @@ void Store::State::drop_fresh(BlockHandle handle) noexcept {
 
 // --- public ---
 
-bool Store::ensure_digests(BlockHandle handle, std::uint64_t& budget_bytes) noexcept {
+bool Store::ensure_digests(BlockHandle handle, std::uint32_t layers,
+                           std::uint64_t& budget_bytes) noexcept {
   BlockRecord* block = state_->blocks.get(handle);
   KVRAIL_ASSERT_MSG(block != nullptr, "digests of a block that no version names");
-  return state_->digest(*block, budget_bytes);
+  KVRAIL_ASSERT(layers <= block->shape.layers);
+  return state_->digest(*block, layers, budget_bytes);
 }
 
-std::span<const std::uint64_t> Store::raw_digests(BlockHandle handle) const noexcept {
+std::span<const std::uint64_t> Store::raw_digests(BlockHandle handle,
+                                                  std::uint32_t layer) const noexcept {
   const BlockRecord* block = state_->blocks.get(handle);
-  if (block == nullptr || block->digests.done < block->digests.count) {
-    return {};
-  }
-  return {block->digests.data(), block->digests.count};
+  return block == nullptr ? std::span<const std::uint64_t>{}
+                          : of_layer(block->digests, block->shape.layers, layer);
 }
 
-std::span<const std::uint64_t> Store::plane_digests(BlockHandle handle, int plane) const noexcept {
+std::span<const std::uint64_t> Store::plane_digests(BlockHandle handle, int plane,
+                                                    std::uint32_t layer) const noexcept {
   KVRAIL_ASSERT(plane == 0 || plane == 1);
   const BlockRecord* block = state_->blocks.get(handle);
   if (block == nullptr || !block->has_planes()) {
     return {};
   }
-  const DigestList& list = block->planes[plane].digests;
-  return list.done < list.count ? std::span<const std::uint64_t>{}
-                                : std::span{list.data(), list.count};
+  return of_layer(block->planes[plane].digests, block->shape.layers, layer);
 }
 
 }  // namespace kvrail::engine

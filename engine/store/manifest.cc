@@ -34,7 +34,7 @@ std::span<const TokenId> Store::State::tokens_of(const VersionRecord& version) c
   return {reinterpret_cast<const TokenId*>(manifest_tail(version)), version.token_count};
 }
 
-void Store::State::write_manifest(const VersionRecord& version) noexcept {
+void Store::State::write_manifest_header(const VersionRecord& version) noexcept {
   std::byte* at = receive_of(version.tenant)->arena->base() + version.manifest_offset;
   // Padding is zeroed too: the memory is shared with other processes and held other data before.
   std::memset(at, 0, sizeof(ManifestHeader));
@@ -50,23 +50,25 @@ void Store::State::write_manifest(const VersionRecord& version) noexcept {
   header->epsilon_ppm = version.epsilon_ppm;
   header->summary_bytes = version.summary_bytes;
   header->layout = version.layout;
-  std::byte* next = at + sizeof(ManifestHeader);
-  for (std::uint32_t i = 0; i < version.block_count; ++i) {
-    const BlockRecord* block = blocks.get(version.blocks[i]);
-    if (block == nullptr) {
-      continue;  // Left out of a window.
-    }
-    const SlotRecord& slot = *slots.get(block->slot);
-    ManifestBlock entry;
-    entry.arena = slot.arena;
-    entry.tokens = block->tokens;
-    entry.offset = slot.offset;
-    entry.position = i * version.layout.block_tokens;
-    entry.epsilon_ppm = block->epsilon_ppm;
-    std::memcpy(next, &entry, sizeof(entry));
-    next += sizeof(entry);
+}
+
+void Store::State::write_manifest_block(const VersionRecord& version, std::uint32_t i) noexcept {
+  const BlockRecord* block = blocks.get(version.blocks[i]);
+  if (block == nullptr) {
+    return;  // Left out of a window.
   }
-  KVRAIL_ASSERT(next == manifest_tail(version));
+  const SlotRecord& slot = *slots.get(block->slot);
+  ManifestBlock entry;
+  entry.arena = slot.arena;
+  entry.tokens = block->tokens;
+  entry.offset = slot.offset;
+  entry.position = i * version.layout.block_tokens;
+  entry.epsilon_ppm = block->epsilon_ppm;
+  // A window has block 0 and those from its first one on.
+  const std::uint32_t left_out = i == 0 || version.window_first_block == 0 ? 0 : version.window_first_block - 1;
+  KVRAIL_ASSERT(i - left_out < version.kv_blocks);
+  std::byte* entries = manifest_tail(version) - std::uint64_t{version.kv_blocks} * sizeof(ManifestBlock);
+  std::memcpy(entries + (i - left_out) * sizeof(entry), &entry, sizeof(entry));
 }
 
 ManifestRef Store::State::manifest_ref(const VersionRecord& version) const noexcept {

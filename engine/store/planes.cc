@@ -20,7 +20,8 @@ bool Store::State::take_planes(BlockRecord& block) noexcept {
   const std::uint64_t bytes[2] = {sizes.plane0_bytes, sizes.plane1_bytes};
   for (int i = 0; i < 2; ++i) {
     PlaneRecord& plane = block.planes[i];
-    if (!reserve(plane.digests, transport::units_in(bytes[i]))) {
+    if (!reserve(plane.digests,
+                 std::uint64_t{block.shape.layers} * transport::units_in(bytes[i] / block.shape.layers))) {
       drop_planes(block);
       return false;
     }
@@ -45,6 +46,7 @@ void Store::State::drop_planes(BlockRecord& block) noexcept {
     plane = PlaneRecord{};
   }
   block.encoding = Hash128{};
+  block.plane_layers = 0;
 }
 
 void Store::State::use_planes(BlockHandle handle) noexcept {
@@ -90,13 +92,21 @@ bool Store::State::evict_planes(TenantHandle tenant) noexcept {
   return true;
 }
 
-void Store::State::complete_planes(BlockRecord& block) noexcept {
+void Store::State::digest_planes(BlockRecord& block, std::uint32_t layers) noexcept {
   const std::byte* base = receive_of(block.tenant)->arena->base();
-  for (PlaneRecord& plane : block.planes) {
-    codec::digests({base + plane.offset, plane.bytes}, {plane.digests.data(), plane.digests.count});
-    plane.digests.done = plane.digests.count;
+  const std::uint32_t all = block.shape.layers;
+  for (; block.plane_layers < layers; ++block.plane_layers) {
+    for (PlaneRecord& plane : block.planes) {
+      const std::uint64_t bytes = plane.bytes / all;
+      const std::uint32_t units = plane.digests.count / all;
+      const std::byte* from = base + plane.offset + block.plane_layers * bytes;
+      codec::digests({from, bytes}, {plane.digests.data() + std::size_t{block.plane_layers} * units, units});
+      plane.digests.done += units;
+    }
   }
-  block.encoding = codec::encoding_id({base + block.planes[0].offset, block.planes[0].bytes});
+  if (block.plane_layers == all && block.encoding == Hash128{}) {
+    block.encoding = codec::encoding_id({base + block.planes[0].offset, block.planes[0].bytes});
+  }
 }
 
 // --- public ---
@@ -130,11 +140,11 @@ void Store::release_planes(BlockHandle handle) noexcept {
   }
 }
 
-void Store::planes_complete(BlockHandle handle) noexcept {
+void Store::planes_written(BlockHandle handle, std::uint32_t layers) noexcept {
   BlockRecord* block = state_->blocks.get(handle);
-  KVRAIL_ASSERT_MSG(block != nullptr && block->has_planes(),
-                    "a block without planes is declared complete");
-  state_->complete_planes(*block);
+  KVRAIL_ASSERT_MSG(block != nullptr && block->has_planes() && layers <= block->shape.layers,
+                    "planes are written of a block that has none");
+  state_->digest_planes(*block, layers);
 }
 
 }  // namespace kvrail::engine

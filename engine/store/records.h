@@ -96,7 +96,7 @@ struct BlockShape {
   }
 };
 
-// Digests of one stream of pieces. Most blocks of small models have one unit: no table memory.
+// Digests of one stream of pieces, layer by layer. Blocks of one unit need no table memory.
 struct DigestList {
   std::uint64_t* many = nullptr;
   std::uint64_t one = 0;
@@ -127,6 +127,7 @@ struct BlockRecord {
   BlockHandle fresh_previous, fresh_next;
   DigestList digests;
   PlaneRecord planes[2];
+  std::uint32_t plane_layers = 0;  // written and digested in both planes
   // Who needs the planes: each attach_planes(), and for ever the block that came as planes. At zero
   // they are in the tenant's list of planes that may go.
   std::uint32_t plane_users = 0;
@@ -158,6 +159,7 @@ struct VersionRecord {
   std::uint64_t manifest_offset = kNoOffset;  // in the tenant's receive arena
   std::uint64_t manifest_bytes = 0;
   std::uint32_t pins = 0;
+  std::uint32_t dying_at = 0;  // destroyed: blocks below have been let go
   bool published = false;
   bool in_lru = false;
   ContextHandle context;     // valid while it can be found by name
@@ -190,14 +192,56 @@ struct DeliveryRecord {
   DeliveryHandle previous, next;  // of the same agent, newest first
 };
 
+// Where a staging has come to. Each step goes over all blocks, some at a time.
+enum class StageStep : std::uint8_t {
+  hash,      // chain the tokens
+  hold,      // refer to what is held, list what is missing
+  take,      // memory for what is missing
+  ready,     // the bytes may come
+  settle,    // let the blocks be found
+  manifest,  // write what agents read
+};
+
 struct StagingRecord {
   VersionHandle version;
+  StageStep step = StageStep::hash;
+  std::uint32_t at = 0;               // next block of the step
+  std::span<const TokenId> tokens;    // the caller's
+  std::uint32_t epsilon_ppm = 0;      // of what comes
+  std::uint32_t limit_ppm = 0;        // of what is held
+  std::uint32_t missing = 0;
+  std::uint32_t first_missing = 0;
   std::uint64_t bytes = 0;
   std::uint32_t tail_block = 0;
   std::uint32_t tail_from_row = 0;
   // A tail that grows in its own slot: what the slot held before, should the staging be abandoned.
   SlotHandle grown;
   SlotRecord before;
+};
+
+// Where a commit has come to. Each step goes over all blocks, some at a time.
+enum class CommitStep : std::uint8_t {
+  hash,      // chain the tokens
+  prefix,    // share the blocks before the first slot
+  slots,     // a block for each slot
+  undo,      // refused: all is given back
+  apply,     // let the blocks be found; nothing can fail from here on
+  manifest,  // write what agents read
+};
+
+struct CommitRecord {
+  AgentHandle agent;
+  VersionHandle version;    // being made
+  VersionHandle prefix;     // pinned, if there is one
+  VersionHandle previous;   // the newest of the context; pinned, if there is one
+  std::span<Extent> slots;  // table memory
+  std::uint32_t first_block = 0;
+  std::uint32_t mark = 0;   // of the slots that this commit has seen
+  CommitStep step = CommitStep::hash;
+  std::uint32_t at = 0;     // next block of the step
+  std::uint32_t extent = 0, slot = 0;  // of the next slot
+  std::uint32_t epsilon_ppm = 0;
+  Status refusal;
 };
 
 struct TenantRecord {
@@ -209,6 +253,7 @@ struct TenantRecord {
   std::uint32_t versions = 0;
   VersionHandle lru_oldest, lru_newest;    // unpinned versions without a local owner
   BlockHandle plane_oldest, plane_newest;  // blocks whose planes nobody uses
+  VersionHandle dying_first, dying_last;   // destroyed, not all blocks let go yet; linked by lru_next
 };
 
 struct AgentRecord {
@@ -220,6 +265,7 @@ struct AgentRecord {
   mempool::RegionId arena = 0;
   DeliveryHandle newest_delivery;
   ContextHandle first_context;
+  CommitHandle open_commit;
 };
 
 }  // namespace kvrail::engine

@@ -11,132 +11,131 @@
 namespace kvrail::engine {
 namespace {
 
-class Stage {
- public:
-  Stage(Store::State& state, const StageRequest& request) : state_(state), request_(request) {}
+bool is_kv(Medium medium) noexcept {
+  return medium == Medium::full || medium == Medium::int8 || medium == Medium::window;
+}
 
-  [[nodiscard]] Result<StagingHandle> run() noexcept {
-    if (const Status status = check(); !status.ok()) {
-      return status;
+Status judge(const Store::State& state, const StageRequest& request) noexcept {
+  if (state.tenants.get(request.tenant) == nullptr) {
+    return Status{Code::not_found};
+  }
+  if (request.tokens.empty()) {
+    return refuse(StoreRule::no_tokens);
+  }
+  if (!valid_layout(request.layout)) {
+    return refuse(StoreRule::layout);
+  }
+  if (request.version == 0 || request.version > kMaxVersionNumber) {
+    return refuse(StoreRule::version_number);
+  }
+  if (request.medium == Medium::int8) {
+    AllowAllocScope refusal;
+    if (!codec::can_encode(request.layout).ok()) {
+      return refuse(StoreRule::medium);
     }
-    const StagingHandle handle = state_.stagings.try_emplace();
-    if (!handle) {
-      return Status{Code::out_of_capacity, Scope::transfer,
-                    static_cast<std::int32_t>(state_.stagings.capacity())};
+  } else if (!is_kv(request.medium) && request.medium != Medium::tokens &&
+             request.medium != Medium::reference) {
+    return refuse(StoreRule::medium);
+  }
+  if (request.medium == Medium::window &&
+      request.window_first_block > (request.tokens.size() - 1) / request.layout.block_tokens) {
+    return refuse(StoreRule::window);
+  }
+  return {};
+}
+
+// One block of one step of a staging.
+class StageWork {
+ public:
+  StageWork(Store::State& state, StagingRecord& staging)
+      : state_(state), staging_(staging), version_(*state.versions.get(staging.version)) {}
+
+  [[nodiscard]] Status advance() noexcept {
+    const std::uint32_t i = staging_.at++;
+    switch (staging_.step) {
+      case StageStep::hash:
+        version_.hashes[i] = codec::chain(parent_of(i), part(i));
+        break;
+      case StageStep::hold: hold(i); break;
+      case StageStep::take: return version_.missing[i] != 0 ? add_block(i) : Status{};
+      default: KVRAIL_UNREACHABLE();
     }
-    staging_ = state_.stagings.get(handle);
-    const auto made = state_.make_version(request_.tenant, request_.owner, request_.context,
-                                          request_.layout, request_.tokens.size(), true, true);
-    if (!made) {
-      state_.stagings.erase(handle);
-      return made.status();
+    return {};
+  }
+  [[nodiscard]] bool through() const noexcept { return staging_.at >= version_.hash_count; }
+  // What follows on the step that is through.
+  [[nodiscard]] Status next_step() noexcept {
+    staging_.at = 0;
+    if (staging_.step == StageStep::hash) {
+      staging_.step = StageStep::hold;
+      return {};
     }
-    version_ = state_.versions.get(*made);
-    staging_->version = *made;
-    version_->number = request_.version;
-    version_->medium = request_.medium;
-    version_->window_first_block = window_first_;
-    Status status = fill();
-    if (status.ok() && !state_.take_manifest(*version_)) {
-      status = state_.out_of_memory(request_.tenant);
+    if (staging_.step == StageStep::hold && is_kv(version_.medium)) {
+      staging_.step = StageStep::take;
+      return fits();
     }
-    if (!status.ok()) {
-      undo_growth();
-      state_.destroy(*made);
-      state_.stagings.erase(handle);
-      return status;
+    staging_.step = StageStep::ready;
+    if (!is_kv(version_.medium)) {
+      version_.block_count = version_.kv_blocks;
     }
-    std::memcpy(state_.manifest_tail(*version_), request_.tokens.data(),
-                request_.tokens.size_bytes());
-    state_.tenants.get(request_.tenant)->staged_bytes += staging_->bytes;
-    return handle;
+    return state_.take_manifest(version_) ? Status{} : state_.out_of_memory(version_.tenant);
   }
 
  private:
-  [[nodiscard]] Status check() noexcept {
-    if (state_.tenants.get(request_.tenant) == nullptr) {
-      return Status{Code::not_found};
-    }
-    if (request_.tokens.empty()) {
-      return refuse(StoreRule::no_tokens);
-    }
-    if (!valid_layout(request_.layout)) {
-      return refuse(StoreRule::layout);
-    }
-    if (request_.version == 0 || request_.version > kMaxVersionNumber) {
-      return refuse(StoreRule::version_number);
-    }
-    const bool window = request_.medium == Medium::window;
-    if (request_.medium == Medium::int8) {
-      AllowAllocScope refusal;
-      if (!codec::can_encode(request_.layout).ok()) {
-        return refuse(StoreRule::medium);
-      }
-    } else if (request_.medium != Medium::full && !window) {
-      return refuse(StoreRule::medium);
-    }
-    if (window &&
-        request_.window_first_block > (request_.tokens.size() - 1) / request_.layout.block_tokens) {
-      return refuse(StoreRule::window);
-    }
-    window_first_ = window ? request_.window_first_block : 0;
-    limit_ppm_ = std::max(request_.epsilon_ppm, request_.held_limit_ppm);
-    return {};
+  [[nodiscard]] std::span<const TokenId> part(std::uint32_t i) const noexcept {
+    return block_tokens_of(staging_.tokens, version_.layout.block_tokens, i);
+  }
+  [[nodiscard]] Hash128 parent_of(std::uint32_t i) const noexcept {
+    return i > 0 ? version_.hashes[i - 1]
+                 : codec::root_hash(state_.tenants.get(version_.tenant)->name.view(), version_.layout);
   }
 
-  [[nodiscard]] bool left_out(std::uint32_t i) const noexcept { return i > 0 && i < window_first_; }
-
-  [[nodiscard]] Status fill() noexcept {
-    state_.fill_hashes(*version_, request_.tokens);
-    const std::uint32_t count = version_->hash_count;
-    std::uint32_t missing = 0;
-    // Held blocks are referred to first, so that making room for the others can't take them away.
-    for (std::uint32_t i = 0; i < count; ++i) {
-      if (left_out(i)) {
-        continue;
-      }
-      ++version_->kv_blocks;
-      const BlockHandle held = state_.find_block(request_.tenant, version_->hashes[i]);
-      if (held && state_.blocks.get(held)->epsilon_ppm <= limit_ppm_) {
-        state_.ref(held);
-        version_->blocks[i] = held;
-        continue;
-      }
-      version_->missing[i] = 1;
-      first_missing_ = missing++ == 0 ? i : first_missing_;
+  // Held blocks are referred to first, so that making room for the others can't take them away.
+  void hold(std::uint32_t i) noexcept {
+    const bool kv = is_kv(version_.medium);
+    if (kv && i > 0 && i < version_.window_first_block) {
+      return;  // Left out.
     }
-    const std::uint64_t block_bytes = request_.layout.block_bytes();
-    const std::uint64_t total = state_.receive_of(request_.tenant)->arena->bytes();
-    if (missing > total / block_bytes) {
-      return {Code::too_large, Scope::transfer,
-              static_cast<std::int32_t>(std::min<std::uint64_t>(total, INT32_MAX))};
+    const BlockHandle held = state_.find_block(version_.tenant, version_.hashes[i]);
+    const BlockRecord* block = state_.blocks.get(held);
+    const bool usable = block != nullptr && block->epsilon_ppm <= staging_.limit_ppm;
+    if (!kv && !(usable && block->full())) {
+      staging_.at = version_.hash_count;  // Who gets the ids recomputes all that follows.
+      return;
     }
-    Status status;
-    for (std::uint32_t i = 0; i < count && status.ok(); ++i) {
-      if (version_->missing[i] != 0) {
-        status = add_block(i, block_bytes);
-      }
+    ++version_.kv_blocks;
+    if (usable) {
+      state_.ref(held);
+      version_.blocks[i] = held;
+      return;
     }
-    return status;
+    version_.missing[i] = 1;
+    staging_.first_missing = staging_.missing++ == 0 ? i : staging_.first_missing;
   }
 
-  [[nodiscard]] Status add_block(std::uint32_t i, std::uint64_t block_bytes) noexcept {
-    const auto tokens = block_tokens_of(request_.tokens, request_.layout.block_tokens, i);
+  [[nodiscard]] Status fits() const noexcept {
+    const std::uint64_t total = state_.receive_of(version_.tenant)->arena->bytes();
+    if (staging_.missing <= total / version_.layout.block_bytes()) {
+      return {};
+    }
+    return {Code::too_large, Scope::transfer,
+            static_cast<std::int32_t>(std::min<std::uint64_t>(total, INT32_MAX))};
+  }
+
+  [[nodiscard]] Status add_block(std::uint32_t i) noexcept {
     Store::State::NewBlock request;
-    request.tenant = request_.tenant;
-    request.hash = version_->hashes[i];
-    request.parent =
-        i > 0 ? version_->hashes[i - 1]
-              : codec::root_hash(state_.tenants.get(request_.tenant)->name.view(), request_.layout);
-    request.shape = BlockShape::of(request_.layout);
-    request.tokens = static_cast<std::uint32_t>(tokens.size());
-    request.epsilon_ppm = request_.epsilon_ppm;
-    request.slot_bytes = block_bytes;
-    request.planes = request_.medium == Medium::int8;
+    request.tenant = version_.tenant;
+    request.hash = version_.hashes[i];
+    request.parent = parent_of(i);
+    request.shape = BlockShape::of(version_.layout);
+    request.tokens = static_cast<std::uint32_t>(part(i).size());
+    request.epsilon_ppm = staging_.epsilon_ppm;
+    request.slot_bytes = version_.layout.block_bytes();
+    request.planes = version_.medium == Medium::int8;
     // Planes are coded over whole blocks, and a window is never merged with anything.
-    const bool may_grow = i == first_missing_ && request_.medium == Medium::full;
+    const bool may_grow = i == staging_.first_missing && version_.medium == Medium::full;
     const BlockHandle base =
-        may_grow ? state_.find_tail(request_.tenant, request.parent, tokens, limit_ppm_)
+        may_grow ? state_.find_tail(version_.tenant, request.parent, part(i), staging_.limit_ppm)
                  : BlockHandle{};
     return base ? grow(i, request, base) : add(i, request);
   }
@@ -147,12 +146,14 @@ class Stage {
       return made.status();
     }
     const BlockRecord& block = *state_.blocks.get(*made);
-    version_->blocks[i] = *made;
+    version_.blocks[i] = *made;
     SlotRecord& slot = *state_.slots.get(block.slot);
     slot.rows_used = request.tokens;
     slot.epsilon_ppm = request.epsilon_ppm;
     slot.hash = request.hash;
-    staging_->bytes += request.slot_bytes + block.planes[0].bytes + block.planes[1].bytes;
+    const std::uint64_t bytes = request.slot_bytes + block.planes[0].bytes + block.planes[1].bytes;
+    staging_.bytes += bytes;
+    state_.tenants.get(version_.tenant)->staged_bytes += bytes;
     return {};
   }
 
@@ -165,18 +166,18 @@ class Stage {
     const SlotRecord before = *state_.slots.get(base.slot);
     const std::uint32_t rows = base.tokens;
     const bool in_place =
-        before.arena == state_.tenants.get(request_.tenant)->receive && before.rows_used == rows;
+        before.arena == state_.tenants.get(version_.tenant)->receive && before.rows_used == rows;
     request.epsilon_ppm = std::max(request.epsilon_ppm, base.epsilon_ppm);
     request.slot = in_place ? base.slot : SlotHandle{};
     const Status status = add(i, request);
     if (status.ok()) {
-      staging_->tail_block = i;
-      staging_->tail_from_row = rows;
+      staging_.tail_block = i;
+      staging_.tail_from_row = rows;
       if (in_place) {
-        staging_->grown = base.slot;
-        staging_->before = before;
+        staging_.grown = base.slot;
+        staging_.before = before;
       } else {
-        copy_rows(state_.blocks.get(version_->blocks[i])->slot, before, rows);
+        copy_rows(state_.blocks.get(version_.blocks[i])->slot, before, rows);
       }
     }
     state_.unref(base_handle);
@@ -184,32 +185,85 @@ class Stage {
   }
 
   void copy_rows(SlotHandle to_handle, const SlotRecord& from, std::uint32_t rows) noexcept {
+    const Layout& layout = version_.layout;
     const SlotRecord& to = *state_.slots.get(to_handle);
     std::byte* target = state_.address(to.arena, to.offset);
     const std::byte* source = state_.address(from.arena, from.offset);
-    const std::uint64_t bytes = rows * request_.layout.row_bytes();
-    for (std::uint32_t half = 0; half < 2 * request_.layout.layers; ++half) {
-      const std::uint64_t at = request_.layout.row_offset(half / 2, half % 2, 0);
+    const std::uint64_t bytes = rows * layout.row_bytes();
+    for (std::uint32_t half = 0; half < 2 * layout.layers; ++half) {
+      const std::uint64_t at = layout.row_offset(half / 2, half % 2, 0);
       std::memcpy(target + at, source + at, bytes);
     }
-    state_.copied_bytes += bytes * 2 * request_.layout.layers;
+    state_.copied_bytes += bytes * 2 * layout.layers;
   }
 
-  void undo_growth() noexcept { state_.undo_growth(*staging_); }
-
   Store::State& state_;
-  const StageRequest& request_;
-  StagingRecord* staging_ = nullptr;
-  VersionRecord* version_ = nullptr;
-  std::uint32_t window_first_ = 0;
-  std::uint32_t limit_ppm_ = 0;
-  std::uint32_t first_missing_ = 0;
+  StagingRecord& staging_;
+  VersionRecord& version_;
 };
 
 }  // namespace
 
+Result<StagingHandle> Store::begin_stage(const StageRequest& request) noexcept {
+  State& state = *state_;
+  if (const Status status = judge(state, request); !status.ok()) {
+    return status;
+  }
+  const StagingHandle handle = state.stagings.try_emplace();
+  if (!handle) {
+    return Status{Code::out_of_capacity, Scope::transfer,
+                  static_cast<std::int32_t>(state.stagings.capacity())};
+  }
+  const bool kv = is_kv(request.medium);
+  const auto made = state.make_version(request.tenant, request.owner, request.context, request.layout,
+                                       request.tokens.size(), kv || request.show_held, kv);
+  if (!made) {
+    state.stagings.erase(handle);
+    return made.status();
+  }
+  VersionRecord& version = *state.versions.get(*made);
+  version.number = request.version;
+  version.medium = request.medium;
+  version.window_first_block = request.medium == Medium::window ? request.window_first_block : 0;
+  StagingRecord& staging = *state.stagings.get(handle);
+  staging.version = *made;
+  staging.tokens = request.tokens;
+  staging.epsilon_ppm = request.epsilon_ppm;
+  staging.limit_ppm = std::max(request.epsilon_ppm, request.held_limit_ppm);
+  return handle;
+}
+
+std::optional<Status> Store::advance(StagingHandle handle, std::uint64_t& budget_blocks) noexcept {
+  StagingRecord* staging = state_->stagings.get(handle);
+  KVRAIL_ASSERT_MSG(staging != nullptr, "a staging that has ended goes on");
+  StageWork work(*state_, *staging);
+  // Ids that show no blocks have nothing to hold.
+  const bool shows = state_->versions.get(staging->version)->block_count > 0;
+  Status status;
+  while (status.ok() && staging->step < StageStep::ready) {
+    if (work.through() || (staging->step == StageStep::hold && !shows)) {
+      status = work.next_step();
+    } else if (budget_blocks == 0) {
+      return std::nullopt;
+    } else {
+      --budget_blocks;
+      status = work.advance();
+    }
+  }
+  if (!status.ok()) {
+    abandon(handle);
+  }
+  return status;
+}
+
 Result<StagingHandle> Store::stage(const StageRequest& request) noexcept {
-  return Stage(*state_, request).run();
+  const auto handle = begin_stage(request);
+  if (!handle) {
+    return handle;
+  }
+  std::uint64_t all = UINT64_MAX;
+  const Status status = *advance(*handle, all);
+  return status.ok() ? handle : Result<StagingHandle>(status);
 }
 
 }  // namespace kvrail::engine

@@ -1,5 +1,6 @@
 // What has arrived: look-ups by hash, publication, abandonment.
 #include <algorithm>
+#include <cstring>
 
 #include "codec/hash.h"
 #include "engine/store/state.h"
@@ -21,28 +22,43 @@ void Store::State::undo_growth(const StagingRecord& staging) noexcept {
   }
 }
 
-void Store::State::settle_blocks(VersionRecord& version) noexcept {
-  for (std::uint32_t i = 0; i < version.block_count; ++i) {
-    if (version.missing[i] == 0) {
-      continue;
+// Another transfer may have brought the same block meanwhile: then that one is used.
+BlockHandle Store::State::find_or_index(BlockHandle own) noexcept {
+  const BlockRecord& block = *blocks.get(own);
+  const BlockHandle other = find_block(block.tenant, block.hash);
+  if (!other || blocks.get(other)->epsilon_ppm > block.epsilon_ppm) {
+    index_block(own);
+    return own;
+  }
+  ref(other);
+  unref(own);
+  return other;
+}
+
+void Store::State::settle_block(VersionRecord& version, std::uint32_t i) noexcept {
+  const BlockHandle own = version.blocks[i];
+  if (!own) {
+    return;  // Left out of a window.
+  }
+  BlockRecord& block = *blocks.get(own);
+  BlockHandle settled = own;
+  if (version.missing != nullptr && version.missing[i] != 0) {
+    if (block.has_planes()) {
+      digest_planes(block, block.shape.layers);
     }
-    const BlockHandle own = version.blocks[i];
-    BlockRecord& block = *blocks.get(own);
-    if (block.has_planes() && block.encoding == Hash128{}) {
-      complete_planes(block);
-    }
-    if (version.medium == Medium::window) {
-      continue;  // Terminal: never found by hash.
-    }
-    // Another transfer may have brought the same block meanwhile.
-    const BlockHandle other = find_block(version.tenant, block.hash);
-    if (other && blocks.get(other)->epsilon_ppm <= block.epsilon_ppm) {
-      ref(other);
-      version.blocks[i] = other;
-      unref(own);
-    } else {
-      index_block(own);
-    }
+    settled = version.medium == Medium::window ? own : find_or_index(own);  // a window is terminal: never found
+  }
+  version.blocks[i] = settled;
+  version.epsilon_ppm = std::max(version.epsilon_ppm, blocks.get(settled)->epsilon_ppm);
+}
+
+// The i-th block's entry and token ids.
+void Store::State::write_staged(const StagingRecord& staging, const VersionRecord& version) noexcept {
+  const std::uint64_t first = std::uint64_t{staging.at} * version.layout.block_tokens;
+  const auto part = block_tokens_of(staging.tokens, version.layout.block_tokens, staging.at);
+  std::memcpy(manifest_tail(version) + first * sizeof(TokenId), part.data(), part.size_bytes());
+  if (staging.at < version.block_count) {
+    write_manifest_block(version, staging.at);
   }
 }
 
@@ -91,30 +107,47 @@ void Store::hash_chain(TenantHandle tenant, const Layout& layout, std::span<cons
   }
 }
 
+bool Store::scan(HaveScan& scan, TenantHandle tenant, const Layout& layout,
+                 std::span<const TokenId> tokens, std::uint64_t& budget_blocks) const noexcept {
+  const TenantRecord* record = state_->tenants.get(tenant);
+  if (record == nullptr || tokens.empty() || !valid_layout(layout)) {
+    return true;
+  }
+  if (scan.next_block == 0) {
+    scan.parent = codec::root_hash(record->name.view(), layout);
+  }
+  const std::uint64_t blocks = (tokens.size() - 1) / layout.block_tokens + 1;
+  for (; scan.next_block < blocks; ++scan.next_block, --budget_blocks) {
+    if (budget_blocks == 0) {
+      return false;
+    }
+    const auto part = block_tokens_of(tokens, layout.block_tokens, scan.next_block);
+    const Hash128 hash = codec::chain(scan.parent, part);
+    const BlockRecord* held = state_->blocks.get(state_->find_block(tenant, hash));
+    for (std::size_t k = 0; k < scan.limits_ppm.size(); ++k) {
+      HaveResult& result = scan.results[k];
+      if (held != nullptr && held->epsilon_ppm <= scan.limits_ppm[k]) {
+        ++result.held_blocks;
+        result.leading_blocks += !scan.broken[k] && part.size() == layout.block_tokens ? 1 : 0;
+      } else if (!scan.broken[k]) {
+        scan.broken[k] = true;
+        const BlockRecord* tail = state_->blocks.get(
+            state_->find_tail(tenant, scan.parent, part, scan.limits_ppm[k]));
+        result.tail_rows = tail != nullptr ? tail->tokens : 0;
+      }
+    }
+    scan.parent = hash;
+  }
+  return true;
+}
+
 HaveResult Store::have(TenantHandle tenant, const Layout& layout, std::span<const TokenId> tokens,
                        std::uint32_t epsilon_limit_ppm) const noexcept {
-  HaveResult result;
-  const TenantRecord* record = state_->tenants.get(tenant);
-  if (record == nullptr || !valid_layout(layout)) {
-    return result;
-  }
-  Hash128 parent = codec::root_hash(record->name.view(), layout);
-  bool unbroken = true;
-  for (std::uint64_t first = 0, i = 0; first < tokens.size(); first += layout.block_tokens, ++i) {
-    const auto part = block_tokens_of(tokens, layout.block_tokens, i);
-    const Hash128 hash = codec::chain(parent, part);
-    const BlockHandle held = state_->find_block(tenant, hash);
-    if (held && state_->blocks.get(held)->epsilon_ppm <= epsilon_limit_ppm) {
-      ++result.held_blocks;
-      result.leading_blocks += unbroken && part.size() == layout.block_tokens ? 1 : 0;
-    } else if (unbroken) {
-      unbroken = false;
-      const BlockHandle tail = state_->find_tail(tenant, parent, part, epsilon_limit_ppm);
-      result.tail_rows = tail ? state_->blocks.get(tail)->tokens : 0;
-    }
-    parent = hash;
-  }
-  return result;
+  HaveScan all;
+  all.limits_ppm = {epsilon_limit_ppm, epsilon_limit_ppm};
+  std::uint64_t budget = UINT64_MAX;
+  KVRAIL_ASSERT(scan(all, tenant, layout, tokens, budget));
+  return all.results[0];
 }
 
 bool Store::view(StagingHandle handle, StagingView& out) const noexcept {
@@ -131,29 +164,63 @@ bool Store::view(StagingHandle handle, StagingView& out) const noexcept {
   return true;
 }
 
-Result<VersionHandle> Store::publish(StagingHandle handle) noexcept {
-  const StagingRecord* staging = state_->stagings.get(handle);
+std::optional<Result<VersionHandle>> Store::advance_publish(StagingHandle handle,
+                                                            std::uint64_t& budget_blocks) noexcept {
+  State& state = *state_;
+  StagingRecord* staging = state.stagings.get(handle);
   if (staging == nullptr) {
-    return Status{Code::generation_mismatch};
+    return Result<VersionHandle>(Status{Code::generation_mismatch});
   }
-  const VersionHandle version_handle = staging->version;
-  VersionRecord& version = *state_->versions.get(version_handle);
-  state_->tenants.get(version.tenant)->staged_bytes -= staging->bytes;
-  state_->stagings.erase(handle);
-  state_->settle_blocks(version);
-  std::uint32_t epsilon_ppm = 0;
-  for (std::uint32_t i = 0; i < version.block_count; ++i) {
-    const BlockRecord* block = state_->blocks.get(version.blocks[i]);
-    epsilon_ppm = block == nullptr ? epsilon_ppm : std::max(epsilon_ppm, block->epsilon_ppm);
+  VersionRecord& version = *state.versions.get(staging->version);
+  if (staging->step == StageStep::ready) {
+    staging->step = StageStep::settle;
+    staging->grown = SlotHandle{};  // From here on the longer block may be found, and built upon.
   }
+  KVRAIL_ASSERT_MSG(staging->step >= StageStep::settle, "publishing what is not staged");
+  for (;; ++staging->at, --budget_blocks) {
+    const bool manifest = staging->step == StageStep::manifest;
+    // Token ids go with the manifest's blocks, and reach beyond those where not all are held.
+    if (staging->at >= (manifest ? version.hash_count : version.block_count)) {
+      if (manifest) {
+        break;
+      }
+      staging->step = StageStep::manifest;
+      staging->at = 0;
+    }
+    if (budget_blocks == 0) {
+      return std::nullopt;
+    }
+    staging->step == StageStep::settle ? state.settle_block(version, staging->at)
+                                       : state.write_staged(*staging, version);
+  }
+  return end_publish(handle);
+}
+
+// An equal version that is there already takes the place of the new one.
+Result<VersionHandle> Store::end_publish(StagingHandle handle) noexcept {
+  State& state = *state_;
+  const StagingRecord staging = *state.stagings.get(handle);
+  VersionRecord& version = *state.versions.get(staging.version);
+  state.tenants.get(version.tenant)->staged_bytes -= staging.bytes;
+  state.stagings.erase(handle);
   if (version.medium != Medium::window) {
-    if (const VersionHandle equal = state_->find_equal(version, epsilon_ppm)) {
-      state_->destroy(version_handle);
+    const bool ids = version.medium == Medium::tokens || version.medium == Medium::reference;
+    const VersionHandle equal = state.find_equal(version, ids ? staging.limit_ppm : version.epsilon_ppm);
+    const VersionRecord* other = state.versions.get(equal);
+    if (other != nullptr &&
+        (!ids || (other->medium == version.medium && other->kv_blocks == version.kv_blocks))) {
+      state.destroy(staging.version);
       return equal;
     }
   }
-  state_->publish(version_handle, state_->may_list(version));
-  return version_handle;
+  state.write_manifest_header(version);
+  state.list(staging.version, state.may_list(version));
+  return staging.version;
+}
+
+Result<VersionHandle> Store::publish(StagingHandle handle) noexcept {
+  std::uint64_t all = UINT64_MAX;
+  return *advance_publish(handle, all);
 }
 
 void Store::abandon(StagingHandle handle) noexcept {

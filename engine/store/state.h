@@ -96,8 +96,9 @@ struct Store::State {
   // --- digests.cc ---
   [[nodiscard]] bool reserve(DigestList& list, std::uint64_t units) noexcept;
   void release(DigestList& list) noexcept;
-  [[nodiscard]] bool digest(BlockRecord& block, std::uint64_t& budget_bytes) noexcept;
-  void complete_planes(BlockRecord& block) noexcept;
+  [[nodiscard]] bool digest(BlockRecord& block, std::uint32_t layers,
+                            std::uint64_t& budget_bytes) noexcept;
+  void digest_planes(BlockRecord& block, std::uint32_t layers) noexcept;
   void push_fresh(BlockHandle handle) noexcept;
   void drop_fresh(BlockHandle handle) noexcept;
 
@@ -107,9 +108,15 @@ struct Store::State {
                                                    const Name& name, const Layout& layout,
                                                    std::uint64_t token_count, bool with_blocks,
                                                    bool with_missing) noexcept;
-  void fill_hashes(VersionRecord& version, std::span<const TokenId> tokens) noexcept;
-  void publish(VersionHandle handle, bool listed) noexcept;
-  void destroy(VersionHandle handle) noexcept;  // not pinned
+  // Its manifest is written: from now on it is visible, and found by name if `listed`.
+  void list(VersionHandle handle, bool listed) noexcept;
+  void pin(VersionHandle handle) noexcept;    // an invalid handle is welcome, for unpin() too
+  void unpin(VersionHandle handle) noexcept;  // may destroy it
+  // Not pinned. It is gone at once, its blocks follow: reap().
+  void destroy(VersionHandle handle) noexcept;
+  // Lets blocks of destroyed versions go. Returns how many.
+  std::uint64_t reap(TenantHandle tenant, std::uint64_t budget_blocks) noexcept;
+  [[nodiscard]] bool bury(VersionHandle handle, std::uint64_t& budget_blocks) noexcept;
   void unlist(VersionHandle handle) noexcept;
   void idle(VersionHandle handle) noexcept;  // the last pin has gone, or never was one
   void lru_remove(VersionHandle handle) noexcept;
@@ -127,17 +134,25 @@ struct Store::State {
 
   // --- manifest.cc ---
   [[nodiscard]] bool take_manifest(VersionRecord& version) noexcept;  // sizes are known
-  void write_manifest(const VersionRecord& version) noexcept;         // but for tokens and summary
+  void write_manifest_header(const VersionRecord& version) noexcept;
+  void write_manifest_block(const VersionRecord& version, std::uint32_t block) noexcept;
   [[nodiscard]] std::byte* manifest_tail(const VersionRecord& version) const noexcept;
   [[nodiscard]] std::span<const TokenId> tokens_of(const VersionRecord& version) const noexcept;
   [[nodiscard]] ManifestRef manifest_ref(const VersionRecord& version) const noexcept;
 
   // --- staging.cc ---
   void undo_growth(const StagingRecord& staging) noexcept;
-  void settle_blocks(VersionRecord& version) noexcept;
+  [[nodiscard]] BlockHandle find_or_index(BlockHandle own) noexcept;
+  void settle_block(VersionRecord& version, std::uint32_t i) noexcept;
+  void write_staged(const StagingRecord& staging, const VersionRecord& version) noexcept;
   [[nodiscard]] VersionHandle find_equal(const VersionRecord& version,
                                          std::uint32_t epsilon_ppm) const noexcept;
   [[nodiscard]] bool may_list(const VersionRecord& version) const noexcept;
+
+  // --- commit.cc ---
+  [[nodiscard]] Result<VersionHandle> end_commit(CommitHandle handle) noexcept;
+  void close_commit(CommitHandle handle) noexcept;
+  void drop_commit(CommitHandle handle) noexcept;
 
   // --- agents.cc ---
   [[nodiscard]] AgentRecord* agent(AgentHandle handle) const noexcept;
@@ -163,6 +178,7 @@ struct Store::State {
   SlotTable<ContextRecord> contexts;
   SlotTable<DeliveryRecord, DeliveryTag> deliveries;
   SlotTable<StagingRecord, StagingTag> stagings;
+  SlotTable<CommitRecord, CommitTag> commits;
   HashIndex block_index;
   HashIndex context_index;
   BlockHandle fresh_first, fresh_last;

@@ -17,6 +17,7 @@ std::uint32_t region_capacity(const StoreOptions& options) {
 }
 
 constexpr std::size_t kExpiriesPerCall = 16;
+constexpr std::uint64_t kReapedPerCall = 1024;
 constexpr TimeNs kRetiredPatienceNs = 10 * kSecondNs;  // for a Conductor that is alive
 constexpr TimeNs kExpiryLookNs = 10 * kMillisecondNs;  // a context may outlive its time by so much
 
@@ -101,7 +102,8 @@ Store::State::State(const StoreOptions& given, const Clock& time,
       versions(given.max_versions),
       contexts(given.max_versions),
       deliveries(given.max_deliveries),
-      stagings(given.max_stagings) {
+      stagings(given.max_stagings),
+      commits(given.max_agents) {
   block_index.attach(memory->try_array<std::uint64_t>(HashIndex::cells_for(options.max_blocks)));
   context_index.attach(
       memory->try_array<std::uint64_t>(HashIndex::cells_for(options.max_versions)));
@@ -237,9 +239,15 @@ std::size_t Store::housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept
     work = expire(now_ns);
     if (work < kExpiriesPerCall) state_->next_expiry_look_ns = now_ns + kExpiryLookNs;
   }
+  std::uint64_t reaped = 0;
+  state_->tenants.for_each([&](TenantHandle handle, const TenantRecord&) {
+    reaped += state_->reap(handle, kReapedPerCall - reaped);
+  });
+  work += reaped;
   while (budget_bytes > 0 && state_->fresh_first) {
     const BlockHandle handle = state_->fresh_first;
-    if (state_->digest(*state_->blocks.get(handle), budget_bytes)) {
+    BlockRecord& block = *state_->blocks.get(handle);
+    if (state_->digest(block, block.shape.layers, budget_bytes)) {
       state_->drop_fresh(handle);
     }
     ++work;

@@ -13,6 +13,7 @@
 // the planes as they came, so that forwarding never re-encodes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -31,9 +32,11 @@ namespace kvrail::engine {
 struct TenantTag;
 struct BlockTag;
 struct StagingTag;
+struct CommitTag;
 using TenantHandle = Handle<TenantTag>;
 using BlockHandle = Handle<BlockTag>;
 using StagingHandle = Handle<StagingTag>;
+using CommitHandle = Handle<CommitTag>;  // a commit that is under way
 
 struct StoreOptions {
   std::uint32_t max_tenants = 16;
@@ -87,21 +90,35 @@ struct BlockView {
   std::byte* plane0 = nullptr;  // scales and high nibbles
   std::byte* plane1 = nullptr;  // low nibbles
   std::uint64_t plane0_bytes = 0, plane1_bytes = 0;
+  std::uint32_t plane_layers = 0;  // whose planes are written
+};
+
+struct CommitRequest {
+  AgentHandle agent;
+  Name context;
+  std::span<const TokenId> tokens;  // copied
+  std::span<const Extent> slots;    // copied
+  // The context's block that the first slot is for. Those before it are the prefix's, or, without a
+  // prefix, those of the context's version before.
+  std::uint32_t first_block = 0;
+  DeliveryHandle prefix;  // what it was computed on: its ε is inherited
 };
 
 // What a transfer that arrives will fill. `missing` blocks get slots (and plane slots for int8)
-// in the tenant's receive arena; the others are held already and pinned.
+// in the tenant's receive arena; the others are held already and pinned. Token ids and references
+// need no slots; the leading full blocks that are held are shown with them if `show_held`.
 struct StageRequest {
   TenantHandle tenant;
   Name owner, context;
   std::uint64_t version = 0;
   Layout layout;
-  std::span<const TokenId> tokens;  // of the whole context; copied
-  Medium medium = Medium::full;     // full, int8 or window
+  std::span<const TokenId> tokens;  // of the whole context; valid until it is published
+  Medium medium = Medium::full;     // full, int8 or window; tokens or reference
   std::uint32_t epsilon_ppm = 0;
   std::uint32_t window_first_block = 0;  // window only: blocks before it (but block 0) are left out
   // Held blocks up to this ε need not arrive again; epsilon_ppm is used if it is larger.
   std::uint32_t held_limit_ppm = 0;
+  bool show_held = false;  // tokens and reference: for agents of the same Layout
 };
 
 struct HaveResult {
@@ -206,14 +223,18 @@ class Store {
   // mapped until arena(id) is null, after the agent's removal until lends() is false.
   [[nodiscard]] Result<Extent> import_range(AgentHandle agent, std::byte* base, std::uint64_t bytes,
                                             int fd);
-  // Slots cover all blocks; or, with a prefix, all but the prefix's leading full blocks. Slots
-  // beyond what the tokens need stay writable. A block that the tenant holds already (same hash, ε
-  // no worse) is shared, and the agent's own slot for it stays its own, writable. Slots of blocks
-  // that the agent did not write (of a delivery, say) may be named at their place in the context.
-  [[nodiscard]] Result<VersionHandle> commit(AgentHandle agent, const Name& context,
-                                             std::span<const TokenId> tokens,
-                                             std::span<const Extent> slots,
-                                             DeliveryHandle prefix) noexcept;
+  // Slots cover all blocks from first_block on; slots beyond what the tokens need stay writable. A
+  // block that the tenant holds already (same hash, ε no worse) is shared, and the agent's own slot
+  // for it stays its own, writable. Slots of blocks that the agent did not write (of a delivery, say)
+  // may be named at their place in the context.
+  // One commit of an agent at a time: Code::busy, for free_blocks() too. Nothing of it can be seen
+  // before the end; the agent's removal ends it.
+  [[nodiscard]] Result<CommitHandle> begin_commit(const CommitRequest& request) noexcept;
+  // Goes on, for at most as many blocks as the budget has, which is lowered. Nothing: there is more
+  // to do; else the commit has ended.
+  [[nodiscard]] std::optional<Result<VersionHandle>> advance(CommitHandle commit,
+                                                             std::uint64_t& budget_blocks) noexcept;
+  [[nodiscard]] Result<VersionHandle> commit(const CommitRequest& request) noexcept;  // at once
   // number 0: newest. Contexts of any agent of the tenant, local or received; windows are not found
   // (their delivery is terminal). Versions with KV go before token ids of the same number.
   [[nodiscard]] VersionHandle find(TenantHandle tenant, const Name& owner, const Name& context,
@@ -229,21 +250,25 @@ class Store {
   [[nodiscard]] BlockView block(BlockHandle block) const noexcept;
   void pin(VersionHandle version) noexcept;
   void unpin(VersionHandle version) noexcept;
-  // Digests of a block, computed once and kept: of the slot as one piece when the block is full,
-  // else of the valid rows of each (layer, K|V) as a piece of its own, in slot order.
-  // `budget_bytes` bounds the work and is lowered by it; false: call again.
-  [[nodiscard]] bool ensure_digests(BlockHandle block, std::uint64_t& budget_bytes) noexcept;
-  [[nodiscard]] std::span<const std::uint64_t> raw_digests(BlockHandle block) const noexcept;
-  [[nodiscard]] std::span<const std::uint64_t> plane_digests(BlockHandle block,
-                                                             int plane) const noexcept;
+  // Digests of a block, computed once and kept, layer after layer: a layer is one piece when the
+  // block is full, else the valid rows of K and of V are pieces of their own. Of the first `layers`
+  // layers; `budget_bytes` bounds the work and is lowered by it; false: call again.
+  [[nodiscard]] bool ensure_digests(BlockHandle block, std::uint32_t layers,
+                                    std::uint64_t& budget_bytes) noexcept;
+  // Empty as long as they are not there.
+  [[nodiscard]] std::span<const std::uint64_t> raw_digests(BlockHandle block,
+                                                           std::uint32_t layer) const noexcept;
+  [[nodiscard]] std::span<const std::uint64_t> plane_digests(BlockHandle block, int plane,
+                                                             std::uint32_t layer) const noexcept;
   // Attaches planes to a block that has only raw content (the sender encodes into them), and keeps
   // them until release_planes() has been called as often. They come from the tenant's receive
   // arena; released ones stay for the next sender until that memory is needed. True at once if the
   // block has planes. False (nothing to release): no memory, or a layout that can't be encoded.
   [[nodiscard]] bool attach_planes(BlockHandle block) noexcept;
   void release_planes(BlockHandle block) noexcept;
-  // Called when both planes are written: computes encoding id and digests.
-  void planes_complete(BlockHandle block) noexcept;
+  // Both planes of the first `layers` layers are written: digests them, and, with the last layer,
+  // computes the encoding id.
+  void planes_written(BlockHandle block, std::uint32_t layers) noexcept;
 
   // --- delivering ---
   [[nodiscard]] DeliveryHandle deliver(AgentHandle to, VersionHandle version) noexcept;  // pins
@@ -257,8 +282,24 @@ class Store {
   [[nodiscard]] HaveResult have(TenantHandle tenant, const Layout& layout,
                                 std::span<const TokenId> tokens,
                                 std::uint32_t epsilon_limit_ppm) const noexcept;
+  // The same for two limits and in steps; true when it is through.
+  struct HaveScan {
+    std::uint64_t next_block = 0;
+    Hash128 parent;
+    std::array<std::uint32_t, 2> limits_ppm{};
+    std::array<bool, 2> broken{};
+    std::array<HaveResult, 2> results{};
+  };
+  [[nodiscard]] bool scan(HaveScan& scan, TenantHandle tenant, const Layout& layout,
+                          std::span<const TokenId> tokens,
+                          std::uint64_t& budget_blocks) const noexcept;
   // All or nothing. Code::out_of_memory leaves everything as it was (the caller answers LATER).
-  [[nodiscard]] Result<StagingHandle> stage(const StageRequest& request) noexcept;
+  [[nodiscard]] Result<StagingHandle> begin_stage(const StageRequest& request) noexcept;
+  // Goes on, for at most as many blocks as the budget has, which is lowered. Ok: the bytes may come;
+  // else the staging has ended.
+  [[nodiscard]] std::optional<Status> advance(StagingHandle staging,
+                                              std::uint64_t& budget_blocks) noexcept;
+  [[nodiscard]] Result<StagingHandle> stage(const StageRequest& request) noexcept;  // at once
   struct StagingView {
     std::uint32_t block_count = 0;
     // > 0: of block number `tail_block` (the first missing one, not always the last) only the rows
@@ -269,9 +310,12 @@ class Store {
     std::span<const BlockHandle> blocks;    // held or new; invalid where a window has none
   };
   [[nodiscard]] bool view(StagingHandle staging, StagingView& out) const noexcept;
-  // All bytes are in place and verified (int8: decoded; planes_complete() is called for blocks for
-  // which the caller has not done so): the version becomes visible at once. Consumes the staging.
-  [[nodiscard]] Result<VersionHandle> publish(StagingHandle staging) noexcept;
+  // All bytes are in place and verified (int8: decoded; planes_written() is called for blocks for
+  // which the caller has not done so): the version becomes visible as a whole, with the last step.
+  // Then the staging has ended.
+  [[nodiscard]] std::optional<Result<VersionHandle>> advance_publish(
+      StagingHandle staging, std::uint64_t& budget_blocks) noexcept;
+  [[nodiscard]] Result<VersionHandle> publish(StagingHandle staging) noexcept;  // at once
   void abandon(StagingHandle staging) noexcept;
   // A version of token ids (medium tokens, reference), or a summary. With a limit, deliveries of it
   // also show the leading full blocks that are held with no more ε, for agents of the same Layout.
@@ -285,8 +329,8 @@ class Store {
                                                       std::uint8_t kind,
                                                       std::span<const std::byte> bytes) noexcept;
 
-  // Bounded housekeeping: TTL, digests of fresh commits, retired memory that nobody took. Returns
-  // work done; 0: nothing to do now.
+  // Bounded housekeeping: TTL, blocks of versions that went, digests of fresh commits, retired memory
+  // that nobody took. Returns work done; 0: nothing to do now.
   std::size_t housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept;
   // Conservation: every slot is in exactly one list; asserted in tests and debug builds.
   void check() const noexcept;
@@ -302,6 +346,7 @@ class Store {
  private:
   std::size_t expire(TimeNs now_ns) noexcept;
   Store();
+  [[nodiscard]] Result<VersionHandle> end_publish(StagingHandle staging) noexcept;
   std::unique_ptr<State> state_;
 };
 

@@ -7,6 +7,9 @@
 namespace kvrail::engine {
 namespace {
 
+// Of a version that goes; larger ones go in steps.
+constexpr std::uint64_t kBlocksAtOnce = 256;
+
 // Which of two versions of a context is found first.
 bool goes_before(const VersionRecord& a, const VersionRecord& b) noexcept {
   if (a.number != b.number) {
@@ -27,10 +30,11 @@ Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name
                                                  std::uint64_t token_count, bool with_blocks,
                                                  bool with_missing) noexcept {
   TenantRecord& holder = *tenants.get(tenant);
-  if (options.tenant_max_versions != 0 && holder.versions >= options.tenant_max_versions &&
-      !evict_one(tenant)) {
-    return Status{Code::quota_exceeded, Scope::transfer,
-                  static_cast<std::int32_t>(options.tenant_max_versions)};
+  while (options.tenant_max_versions != 0 && holder.versions >= options.tenant_max_versions) {
+    if (!evict_one(tenant)) {
+      return Status{Code::quota_exceeded, Scope::transfer,
+                    static_cast<std::int32_t>(options.tenant_max_versions)};
+    }
   }
   const std::uint64_t hash_count =
       token_count == 0 ? 0 : (token_count - 1) / layout.block_tokens + 1;
@@ -78,26 +82,11 @@ Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name
   return handle;
 }
 
-void Store::State::fill_hashes(VersionRecord& version, std::span<const TokenId> tokens) noexcept {
-  Hash128 parent = codec::root_hash(tenants.get(version.tenant)->name.view(), version.layout);
-  for (std::uint32_t i = 0; i < version.hash_count; ++i) {
-    parent = codec::chain(parent, block_tokens_of(tokens, version.layout.block_tokens, i));
-    version.hashes[i] = parent;
-  }
-}
-
-void Store::State::publish(VersionHandle handle, bool listed) noexcept {
+void Store::State::list(VersionHandle handle, bool listed) noexcept {
   VersionRecord& version = *versions.get(handle);
   KVRAIL_ASSERT(!version.published && version.pins == 0);
   version.published = true;
   version.sequence = ++sequence;
-  version.epsilon_ppm = 0;
-  for (std::uint32_t i = 0; i < version.block_count; ++i) {
-    if (const BlockRecord* block = blocks.get(version.blocks[i])) {
-      version.epsilon_ppm = std::max(version.epsilon_ppm, block->epsilon_ppm);
-    }
-  }
-  write_manifest(version);
   if (!listed) {
     idle(handle);
     return;
@@ -158,6 +147,9 @@ void Store::State::lru_remove(VersionHandle handle) noexcept {
 }
 
 bool Store::State::evict_one(TenantHandle tenant) noexcept {
+  if (reap(tenant, kBlocksAtOnce) > 0) {
+    return true;
+  }
   const VersionHandle oldest = tenants.get(tenant)->lru_oldest;
   if (!oldest) {
     return false;
@@ -209,18 +201,89 @@ void Store::State::destroy(VersionHandle handle) noexcept {
   KVRAIL_ASSERT(version.pins == 0);
   lru_remove(handle);
   unlist(handle);
-  for (std::uint32_t i = 0; i < version.block_count; ++i) {
-    if (version.blocks[i]) {
-      unref(version.blocks[i]);
-    }
-  }
-  memory->give_back(version.hashes);
+  version.published = false;
   if (version.manifest_offset != kNoOffset) {
     give_back(version.tenant, version.manifest_offset, version.manifest_bytes,
               mempool::PoolClass::manifest);
+    version.manifest_offset = kNoOffset;
+    version.manifest_bytes = 0;
   }
+  std::uint64_t at_once = kBlocksAtOnce;
+  TenantRecord& tenant = *tenants.get(version.tenant);
+  if (version.block_count <= at_once) {
+    KVRAIL_ASSERT(bury(handle, at_once));
+    return;
+  }
+  version.lru_next = VersionHandle{};
+  if (VersionRecord* last = versions.get(tenant.dying_last)) {
+    last->lru_next = handle;
+  } else {
+    tenant.dying_first = handle;
+  }
+  tenant.dying_last = handle;
+}
+
+// False: the budget ended before its blocks.
+bool Store::State::bury(VersionHandle handle, std::uint64_t& budget_blocks) noexcept {
+  VersionRecord& version = *versions.get(handle);
+  for (; version.dying_at < version.block_count; ++version.dying_at, --budget_blocks) {
+    if (budget_blocks == 0) {
+      return false;
+    }
+    if (const BlockHandle block = version.blocks[version.dying_at]) {
+      version.blocks[version.dying_at] = BlockHandle{};
+      unref(block);
+    }
+  }
+  memory->give_back(version.hashes);
   --tenants.get(version.tenant)->versions;
   versions.erase(handle);
+  return true;
+}
+
+std::uint64_t Store::State::reap(TenantHandle tenant_handle, std::uint64_t budget_blocks) noexcept {
+  TenantRecord& tenant = *tenants.get(tenant_handle);
+  std::uint64_t left = budget_blocks;
+  while (left > 0 && tenant.dying_first) {
+    const VersionHandle first = tenant.dying_first;
+    const VersionHandle next = versions.get(first)->lru_next;
+    if (!bury(first, left)) {
+      break;
+    }
+    tenant.dying_first = next;
+    tenant.dying_last = next ? tenant.dying_last : VersionHandle{};
+  }
+  return budget_blocks - left;
+}
+
+void Store::State::pin(VersionHandle handle) noexcept {
+  if (!handle) {
+    return;
+  }
+  VersionRecord* version = versions.get(handle);
+  KVRAIL_ASSERT_MSG(version != nullptr && version->published,
+                    "pinning a version that is not there");
+  lru_remove(handle);
+  ++version->pins;
+}
+
+void Store::State::unpin(VersionHandle handle) noexcept {
+  if (!handle) {
+    return;
+  }
+  VersionRecord* version = versions.get(handle);
+  KVRAIL_ASSERT_MSG(version != nullptr && version->pins > 0,
+                    "unpinning a version that is not pinned");
+  if (--version->pins > 0) {
+    return;
+  }
+  ContextRecord* context = contexts.get(version->context);
+  if (context == nullptr || is_revoked(*version)) {
+    destroy(handle);  // Dropped by its owner, terminal, or on pages that are to go.
+    return;
+  }
+  idle(handle);
+  supersede(*context);
 }
 
 // --- public ---
@@ -247,28 +310,8 @@ bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
   return true;
 }
 
-void Store::pin(VersionHandle handle) noexcept {
-  VersionRecord* version = state_->versions.get(handle);
-  KVRAIL_ASSERT_MSG(version != nullptr && version->published,
-                    "pinning a version that is not there");
-  state_->lru_remove(handle);
-  ++version->pins;
-}
+void Store::pin(VersionHandle handle) noexcept { state_->pin(handle); }
 
-void Store::unpin(VersionHandle handle) noexcept {
-  VersionRecord* version = state_->versions.get(handle);
-  KVRAIL_ASSERT_MSG(version != nullptr && version->pins > 0,
-                    "unpinning a version that is not pinned");
-  if (--version->pins > 0) {
-    return;
-  }
-  ContextRecord* context = state_->contexts.get(version->context);
-  if (context == nullptr || state_->is_revoked(*version)) {
-    state_->destroy(handle);  // Dropped by its owner, terminal, or on pages that are to go.
-    return;
-  }
-  state_->idle(handle);
-  state_->supersede(*context);
-}
+void Store::unpin(VersionHandle handle) noexcept { state_->unpin(handle); }
 
 }  // namespace kvrail::engine

@@ -108,6 +108,10 @@ class Blocks {
                                          std::uint32_t token) const noexcept;
   // Takes over the slots of `more`, behind its own: how a context grows.
   void append(Blocks&& more);
+  // Which block of the context slot 0 is. Those before it are not copied: a commit shares them with the
+  // prefix that it is given, or, without one, with the context's version before.
+  void start_at(std::uint32_t block) noexcept { first_block_ = block; }
+  [[nodiscard]] std::uint32_t first_block() const noexcept { return first_block_; }
   // Bytes that an import had to copy, 0 where the memory is used in place.
   [[nodiscard]] std::uint64_t copied_bytes() const noexcept { return copied_bytes_; }
 
@@ -127,6 +131,7 @@ class Blocks {
   std::size_t committed_ = 0;   // slots from the front that a commit was given
   std::uint64_t claim_ = 0;     // tells which slots are still these
   std::uint64_t copied_bytes_ = 0;
+  std::uint32_t first_block_ = 0;
 };
 
 // A committed version of one of the agent's contexts.
@@ -322,7 +327,8 @@ class Agent {
   [[nodiscard]] Result<Blocks> import(const ImportSource& source, Nanoseconds timeout = kCallTimeout);
 
   // Makes a new immutable version of the context `name` from the first slots of `blocks`, as many
-  // as the tokens need. `prefix`: the delivery it was computed on, whose loss it inherits.
+  // as the tokens need from blocks.first_block() on. `prefix`: the delivery it was computed on, whose
+  // loss it inherits. Blocks without any slot: the prefix, or the version before, holds all of it.
   [[nodiscard]] Result<Context> commit(std::string_view name, std::span<const TokenId> tokens,
                                        Blocks& blocks, const Fence& fence = Fence::none(),
                                        const Delivery* prefix = nullptr,

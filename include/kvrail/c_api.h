@@ -141,9 +141,13 @@ uint64_t kvrail_blocks_copied_bytes(const kvrail_blocks* blocks);
 void* kvrail_blocks_slot(const kvrail_blocks* blocks, size_t index, size_t* bytes);
 /* Takes over the slots of `more`, which is empty afterwards and still to be destroyed. */
 void kvrail_blocks_append(kvrail_blocks* blocks, kvrail_blocks* more);
+/* Which block of the context the first slot is. Those before it are not copied: kvrail_commit() shares them with
+ * its prefix, or, without one, with the context's version before. */
+void kvrail_blocks_start_at(kvrail_blocks* blocks, uint32_t block);
 void kvrail_blocks_destroy(kvrail_blocks* blocks);
 
-/* blocks NULL: a context of tokens only. prefix NULL: computed on nothing that was delivered. */
+/* blocks NULL: the prefix, or the version before, holds all of it. prefix NULL: computed on nothing that was
+ * delivered. */
 kvrail_code kvrail_commit(kvrail_agent* agent, const char* context, const uint32_t* tokens, size_t token_count,
                           kvrail_blocks* blocks, const kvrail_delivery* prefix, int64_t timeout_ns,
                           uint64_t* version);

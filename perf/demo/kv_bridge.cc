@@ -88,13 +88,15 @@ Result<void> write_rows(const model::Session& session, const Layout& layout, std
   const std::uint64_t row_bytes = layout.row_bytes();
   for (std::uint32_t first = from / step * step; first < session.length(); first += step) {
     const std::uint32_t count = std::min(step, session.length() - first);
-    KVRAIL_ASSERT(first / step < blocks.size());
+    KVRAIL_ASSERT(first / step >= blocks.first_block());
+    const std::size_t slot_at = first / step - blocks.first_block();
+    KVRAIL_ASSERT(slot_at < blocks.size());
     if (auto done = session.export_kv(layout, first, count, slot); !done.ok()) return done;
     const std::uint32_t skip = from > first ? from - first : 0;
     for (std::uint32_t layer = 0; layer < layout.layers; ++layer) {
       for (std::uint32_t kv = 0; kv < 2; ++kv) {
         const std::byte* rows = slot.data() + layout.row_offset(layer, kv, skip);
-        std::memcpy(blocks.row(first / step, layer, kv, skip).data(), rows,
+        std::memcpy(blocks.row(slot_at, layer, kv, skip).data(), rows,
                     (count - skip) * row_bytes);
       }
     }

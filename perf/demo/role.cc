@@ -1,5 +1,6 @@
 #include "perf/demo/role.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace kvrail::demo {
@@ -57,13 +58,32 @@ void Role::drop_notes() {
   notes_.clear();
 }
 
+namespace {
+
+// Blocks at the start that a context computed on this delivery shares with it, instead of a copy.
+std::uint32_t full_blocks_held(const Delivery& delivery) {
+  std::uint32_t held = 0;
+  for (const BlockView block : delivery.blocks()) {
+    const std::uint32_t step = delivery.layout().block_tokens;
+    if (block.tokens != step || block.position != held * step) break;
+    ++held;
+  }
+  return held;
+}
+
+}  // namespace
+
 Result<Context> Role::commit_all(const std::string& name, const Reader& reader,
                                  const Delivery* prefix) {
   const Layout& layout = agent_.layout();
-  const std::uint32_t count = (reader.length() + layout.block_tokens - 1) / layout.block_tokens;
-  auto blocks = agent_.allocate(layout, count);
+  const std::uint32_t held = prefix == nullptr ? 0 : full_blocks_held(*prefix);
+  const std::uint32_t count =
+      (reader.length() + layout.block_tokens - 1) / layout.block_tokens - held;
+  auto blocks = agent_.allocate(layout, std::max(count, 1U));
   if (!blocks.ok()) return std::move(blocks).error();
-  if (auto done = write_rows(reader.session(), layout, 0, *blocks); !done.ok())
+  blocks->start_at(held);
+  if (auto done = write_rows(reader.session(), layout, held * layout.block_tokens, *blocks);
+      !done.ok())
     return std::move(done).error();
   return agent_.commit(name, reader.tokens(), *blocks, Fence::none(), prefix);
 }

@@ -215,6 +215,42 @@ TEST_CASE("ipc / device memory and GPU fences are in the API and say that they a
   });
 }
 
+TEST_CASE("ipc / a context grows on what was delivered: shared blocks need no slots, the others only theirs") {
+  EngineRig rig;
+  rig.serve([&] {
+    Agent planner = attach(rig.socket(), "planner");
+    Agent coder = attach(rig.socket(), "coder");
+    Blocks blocks = allocate(planner, 3);
+    REQUIRE(planner.send(commit(planner, "doc", 40, blocks, 5), {"coder"}).ok());
+    const auto tokens = tokens_of(70);  // those of the document go on
+    Blocks more;
+    {
+      const Delivery delivery = receive(coder);
+      more = allocate(coder, 3);
+      more.start_at(2);
+      for (std::size_t i = 0; i < more.size(); ++i) fill(more.slot(i), 20 + i);
+      more.start_at(3);  // block 2 is a partial one there: nobody has it whole
+      CHECK(coder.commit("work", tokens, more, Fence::none(), &delivery).status().code == Code::invalid_argument);
+      more.start_at(1);
+      CHECK(coder.commit("work", tokens, more, Fence::none(), &delivery).status().code == Code::invalid_argument);
+      more.start_at(2);
+      CHECK(coder.commit("work", tokens_of(70, 9'000), more, Fence::none(), &delivery).status().code ==
+            Code::invalid_argument);  // other tokens than were delivered
+      CHECK(coder.commit("work", std::span(tokens).first(60), more, Fence::none(), &delivery).ok());
+    }
+    CHECK(coder.commit("work", tokens, more).ok());  // on its own version before; the delivery has gone
+    Blocks none;
+    CHECK(coder.commit("work", std::span(tokens).first(32), none).ok());
+    REQUIRE(coder.send(*coder.commit("work", tokens, more), {"planner"}).ok());
+    const Delivery back = receive(planner);
+    REQUIRE(back.blocks().size() == 5);
+    CHECK(holds(back.blocks()[0].data, 5));
+    CHECK(holds(back.blocks()[1].data, 6));
+    CHECK(holds(back.blocks()[2].data, 20));
+    CHECK(holds(back.blocks()[4].data, 22));
+  });
+}
+
 TEST_CASE("ipc / imports of host memory: a memfd in place, pages and other files by a counted copy") {
   EngineRig rig;
   rig.serve([&] {

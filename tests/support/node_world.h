@@ -250,11 +250,12 @@ class TestAgent {
     Extent used = grown.extent;
     used.count = static_cast<std::uint32_t>((count + layout.block_tokens - 1) / layout.block_tokens);
     const TicketId ticket = next_ticket++;
-    const Status status = host_->node->commit(handle, ticket, name_of(context), tokens, std::span(&used, 1), {});
+    const Status status = host_->node->commit(handle, ticket, name_of(context), tokens, std::span(&used, 1), {}, 0);
     if (!status.ok()) return status;
-    host_->node->cycle(0);
     AgentEvent event;
-    KVRAIL_ASSERT(host_->take(handle, AgentEventKind::committed, event, ticket));
+    do {
+      host_->node->cycle(0);  // as many as the blocks want
+    } while (!host_->take(handle, AgentEventKind::committed, event, ticket));
     return event.status;
   }
   // Returns the ticket.

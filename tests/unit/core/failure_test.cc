@@ -386,7 +386,7 @@ TEST_CASE("core / commands / what makes no sense is refused at once") {
   info.accepted = ~MediumMask{0};
   CHECK(node.attach(info).status().code == Code::invalid_argument);
   info.accepted = kAllMedia;
-  CHECK(!node.commit(agent, 5, Name{}, TestAgent::tokens_of(1, 16), {}, {}).ok());
+  CHECK(!node.commit(agent, 5, Name{}, TestAgent::tokens_of(1, 16), {}, {}, 0).ok());
   CHECK(node.fetch(agent, 5, name_of("receiver"), Name{}, 0, {}).code == Code::not_found);
   info.layout.layers = 0;
   CHECK(!node.attach(info).ok());

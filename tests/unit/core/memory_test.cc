@@ -151,7 +151,7 @@ TEST_CASE("core / memory / pages that an agent lent go with it: nobody finds the
   CHECK(largest_error(*w.host, read_delivery(*w.host, event), 7) == 0);
   // Another agent's context that shares its blocks.
   const auto tokens = TestAgent::tokens_of(7, 96);
-  REQUIRE(node.commit(reader.handle, 900, name_of("mine"), tokens, {}, event.delivery).ok());
+  REQUIRE(node.commit(reader.handle, 900, name_of("mine"), tokens, {}, event.delivery, 6).ok());
   w.world.settle();
   AgentEvent committed;
   REQUIRE(reader.take(AgentEventKind::committed, committed));
@@ -167,7 +167,7 @@ TEST_CASE("core / memory / pages that an agent lent go with it: nobody finds the
   CHECK(node.store().have(node.tenant_of(reader.handle), small_layout(), tokens, 0).held_blocks == 0);
   CHECK(largest_error(*w.host, read_delivery(*w.host, event), 7) == 0);  // what was handed out stays readable
   // It can't be built upon any more.
-  REQUIRE(node.commit(reader.handle, 901, name_of("late"), tokens, {}, event.delivery).ok());
+  REQUIRE(node.commit(reader.handle, 901, name_of("late"), tokens, {}, event.delivery, 6).ok());
   w.world.settle();
   REQUIRE(reader.take(AgentEventKind::committed, committed, 901));
   CHECK_FALSE(committed.status.ok());

@@ -39,8 +39,9 @@ TEST_CASE("payload shape / pieces: whole slots, rows of partial blocks, rows aft
   CHECK(whole.missing_blocks() == 3);
   CHECK(whole.nth(0) == 1);
   CHECK(whole.nth(2) == 6);
+  CHECK(whole.runs() == 6);
   CHECK(whole.pieces_of(1) == 1);
-  CHECK(whole.pieces_of(6) == 4);
+  CHECK(whole.pieces_of(6) == 2);
   CHECK(whole.rows_of(6) == 4);
   const PayloadShape grown = shape(100, ranges, 5);
   CHECK(!grown.whole(1));
@@ -49,7 +50,7 @@ TEST_CASE("payload shape / pieces: whole slots, rows of partial blocks, rows aft
   CHECK(grown.whole(2));
 }
 
-TEST_CASE("payload / over a store's blocks: sizes add up, and no memory is kept when it runs out") {
+TEST_CASE("payload / over a store's blocks: layer by layer, in steps, and no memory is kept when it runs out") {
   World world;
   Host& host = world.add(1);
   TestAgent agent(host, "agent");
@@ -61,18 +62,61 @@ TEST_CASE("payload / over a store's blocks: sizes add up, and no memory is kept 
   Scratch scratch(64 * 1024);
   PayloadArrays arrays;
   const PayloadShape rows = shape(100, ranges, 6);
-  REQUIRE(build_payload(rows, store, view.blocks, true, scratch, arrays));
-  CHECK(arrays.payload.total_bytes == (100 - 32 - 6) * small_layout().token_bytes());
-  CHECK(arrays.payload.pieces.size() == 4 + 3 + 4);
-  CHECK(arrays.payload.digests.size() == arrays.payload.total_units);
-  for (std::size_t i = 1; i < arrays.payload.pieces.size(); ++i) {
-    CHECK(arrays.payload.starts[i] == arrays.payload.starts[i - 1] + arrays.payload.pieces[i - 1].bytes);
+  REQUIRE(begin_payload(rows, true, scratch, arrays));
+  int steps = 1;
+  for (std::uint64_t budget = 3; !build_payload(rows, store, view.blocks, arrays, budget); budget = 3, ++steps) {
+    CHECK(budget == 0);
+    CHECK(arrays.payload.pieces.empty());
   }
+  CHECK(steps == 4);  // ten (layer, block) pairs
+  const transport::Payload& payload = arrays.payload;
+  CHECK(payload.total_bytes == (100 - 32 - 6) * small_layout().token_bytes());
+  REQUIRE(payload.pieces.size() == 2 * (2 + 3 + 2));
+  CHECK(payload.digests.size() == payload.total_units);
+  for (std::size_t i = 1; i < payload.pieces.size(); ++i) {
+    CHECK(payload.starts[i] == payload.starts[i - 1] + payload.pieces[i - 1].bytes);
+  }
+  const auto address = [&](std::uint32_t block, std::uint32_t layer, std::uint32_t kv, std::uint32_t row) {
+    return store.block(view.blocks[block]).raw + small_layout().row_offset(layer, kv, row);
+  };
+  CHECK(payload.pieces[0].address == address(2, 0, 0, 6));
+  CHECK(payload.pieces[1].address == address(2, 0, 1, 6));
+  CHECK(payload.pieces[2].address == address(3, 0, 0, 0));  // K and V in one
+  CHECK(payload.pieces[2].bytes == small_layout().block_bytes() / 2);
+  CHECK(payload.pieces[6].address == address(6, 0, 1, 0));
+  CHECK(payload.pieces[7].address == address(2, 1, 0, 6));  // the next layer
   release_payload(scratch, arrays);
   CHECK(scratch.used() == 0);
   Scratch tiny(512);
-  CHECK(!build_payload(rows, store, view.blocks, true, tiny, arrays));
+  CHECK(!begin_payload(rows, true, tiny, arrays));
   CHECK(tiny.used() == 0);
+}
+
+TEST_CASE("payload / planes: plane 0 of all blocks layer by layer, then plane 1") {
+  World world;
+  Host& host = world.add(1);
+  TestAgent agent(host, "agent");
+  REQUIRE(agent.commit("doc", 3, 40).ok());
+  Store& store = host.node->store();
+  VersionView view;
+  REQUIRE(store.view(store.find_for(agent.handle, name_of("doc"), 0), view));
+  for (const BlockHandle block : view.blocks) REQUIRE(store.attach_planes(block));
+  const std::vector<wire::BlockRange> ranges{{0, 3}};
+  Scratch scratch(64 * 1024);
+  PayloadArrays arrays;
+  const PayloadShape planes = shape(40, ranges, 0, Medium::int8);
+  REQUIRE(begin_payload(planes, true, scratch, arrays));
+  std::uint64_t budget = 100;
+  REQUIRE(build_payload(planes, store, view.blocks, arrays, budget));
+  REQUIRE(arrays.payload.pieces.size() == 2 * 2 * 3);
+  const BlockView second = store.block(view.blocks[1]);
+  CHECK(arrays.payload.pieces[1].address == second.plane0);
+  CHECK(arrays.payload.pieces[3 + 1].address == second.plane0 + second.plane0_bytes / 2);
+  CHECK(arrays.payload.pieces[6 + 1].address == second.plane1);
+  CHECK(arrays.payload.pieces[9 + 1].address == second.plane1 + second.plane1_bytes / 2);
+  CHECK(arrays.payload.pieces[9 + 1].bytes == second.plane1_bytes / 2);
+  release_payload(scratch, arrays);
+  for (const BlockHandle block : view.blocks) store.release_planes(block);
 }
 
 TEST_CASE("transfer states / nothing leaves the end, and everything can reach it") {

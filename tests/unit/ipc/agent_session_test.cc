@@ -66,6 +66,17 @@ SubmitRecord allocate(std::uint64_t ticket, std::uint32_t count) {
 
 }  // namespace
 
+TEST_CASE("agent session / records wait while a command of the agent takes its time") {
+  Rig rig;
+  rig.push(allocate(1, 1));
+  rig.commands.accepts = false;
+  CHECK(rig.poll() == 0);
+  CHECK_FALSE(rig.session->prepare_park());  // there is something to do
+  rig.commands.accepts = true;
+  CHECK(rig.poll() == 1);
+  CHECK(rig.commands.calls.size() == 1);
+}
+
 TEST_CASE("agent session / a commit arrives with its extents and tokens, copied once") {
   Rig rig;
   rig.scratch(64, ExtentRecord{5, 2, 4096});
@@ -77,6 +88,7 @@ TEST_CASE("agent session / a commit arrives with its extents and tokens, copied 
   record.payload_offset = 64;
   record.payload_bytes = 16 + 12;
   record.a = DeliveryHandle{1, 2}.packed();
+  record.d = 4;
   record.name = *make_name("doc");
   rig.push(record);
   CHECK(rig.poll() == 1);
@@ -92,6 +104,7 @@ TEST_CASE("agent session / a commit arrives with its extents and tokens, copied 
   CHECK(call.extents[0].count == 2);
   CHECK(call.extents[0].offset == 4096);
   CHECK(call.number == record.a);
+  CHECK(call.time_ns == 4);  // the first block
   CHECK(rig.view.shared->processed.load() == 1);
   CHECK(rig.completion->available() == 0);  // the event comes from the core
 }

@@ -26,6 +26,8 @@ class RecordingCommands final : public AgentCommands {
  public:
   std::vector<Call> calls;
   Status answer;  // what every call returns
+  bool accepts = true;
+  [[nodiscard]] bool ready(AgentHandle) const noexcept override { return accepts; }
 
   Status allocate(AgentHandle agent, TicketId ticket, std::uint32_t blocks) noexcept override {
     Call& call = add("allocate", agent, ticket);
@@ -37,12 +39,13 @@ class RecordingCommands final : public AgentCommands {
     return answer;
   }
   Status commit(AgentHandle agent, TicketId ticket, const Name& name, std::span<const TokenId> tokens,
-                std::span<const Extent> slots, DeliveryHandle prefix) noexcept override {
+                std::span<const Extent> slots, DeliveryHandle prefix, std::uint32_t first_block) noexcept override {
     Call& call = add("commit", agent, ticket);
     call.name = name.view();
     call.tokens.assign(tokens.begin(), tokens.end());
     call.extents.assign(slots.begin(), slots.end());
     call.number = prefix.packed();
+    call.time_ns = first_block;
     return answer;
   }
   Status send(AgentHandle agent, TicketId ticket, const Name& name, std::uint64_t version,

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "codec/hash.h"
 #include "engine/core/manifest.h"
 #include "tests/unit/store/fixture.h"
@@ -165,7 +167,12 @@ TEST_CASE("commit passes loss on: blocks computed on a lossy prefix are no bette
 
   SUBCASE("slots for the new blocks only") {
     const Extent own = f.allocate(a, 1);
-    const auto version = f.commit(a, "mine", ids(40), {own}, prefix);
+    CHECK(rule_of(f.commit(a, "mine", ids(40), {own}, prefix, 1).status()) == StoreRule::too_few_slots);
+    CHECK(rule_of(f.commit(a, "mine", ids(40), {own}, {}, 2).status()) == StoreRule::too_few_slots);
+    CHECK(rule_of(f.commit(a, "mine", ids(40, 5), {own}, prefix, 2).status()) == StoreRule::too_few_slots);
+    CHECK(rule_of(f.commit(a, "mine", ids(40), {}, prefix, 3).status()) == StoreRule::too_few_slots);
+    CHECK(rule_of(f.commit(a, "mine", ids(40), {}, prefix, 4).status()) == StoreRule::too_few_slots);
+    const auto version = f.commit(a, "mine", ids(40), {own}, prefix, 2);
     REQUIRE(version.ok());
     const VersionView view = f.view(*version);
     CHECK(view.epsilon_ppm == 3'000);
@@ -249,4 +256,153 @@ TEST_CASE("hostile slots are refused, and nothing changes") {
   CHECK(free_rule(own) == StoreRule::none);  // Two of them are committed and left alone.
   CHECK(free_rule({own.arena, 2, own.offset + 2 * block}) == StoreRule::slot_not_writable);
   CHECK(std::string_view(text(StoreRule::slot_twice)).size() > 5);
+}
+
+namespace {
+
+// Steps of one block; what `at_step` says ends it.
+template <class F>
+std::optional<Result<VersionHandle>> in_steps(Fixture& f, CommitHandle commit, F&& at_step) {
+  for (int step = 0; at_step(step); ++step) {
+    std::uint64_t budget = 1;
+    NoAllocScope worker;
+    if (auto done = f.store->advance(commit, budget)) {
+      return done;
+    }
+    KVRAIL_ASSERT(budget == 0);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("a commit in steps: nothing of it is seen before the last one, and others go on meanwhile") {
+  Fixture f;
+  const AgentHandle a = f.attach(0, "a");
+  const AgentHandle b = f.attach(1, "b");
+  const Extent slots = f.allocate(a, 8);
+  const auto tokens = ids(16 * 6 + 3);
+  REQUIRE(f.commit(a, "talk", ids(40), {slots}).ok());
+  const Extent others = f.allocate(b, 3);
+  const auto commit = f.store->begin_commit({a, name("talk"), tokens, std::span(&slots, 1), 0, {}});
+  REQUIRE(commit.ok());
+  CHECK(f.commit(a, "more", ids(5), {slots}).status().code == Code::busy);
+  CHECK(f.store->free_blocks(a, slots).code == Code::busy);
+  const auto done = in_steps(f, *commit, [&](int step) {
+    const AllowAllocScope rest;
+    f.store->check();
+    CHECK(f.view(f.store->find_for(a, name("talk"), 0)).number == 1);
+    if (step == 9) {
+      CHECK(f.commit(b, "theirs", ids(40, 7'000), {others}).ok());
+    }
+    return true;
+  });
+  REQUIRE(done->ok());
+  CHECK(f.view(**done).number == 2);
+  CHECK(f.view(**done).blocks.size() == 7);
+  CHECK(f.store->have(f.tenant, f.layout, tokens, 0).held_blocks == 7);
+  CHECK(f.store->free_blocks(a, slots).ok());  // One was not needed.
+}
+
+TEST_CASE("a commit that is refused at its last slot gives all slots back") {
+  Fixture f;
+  const AgentHandle a = f.attach(0, "a");
+  const Extent slots = f.allocate(a, 4);
+  const Extent free{slots.arena, 1, slots.offset + 4 * f.layout.block_bytes()};
+  const std::vector<Extent> named{slots, free};
+  const auto tokens = ids(80);
+  const auto commit = f.store->begin_commit({a, name("c"), tokens, named, 0, {}});
+  REQUIRE(commit.ok());
+  const auto done = in_steps(f, *commit, [&](int) {
+    const AllowAllocScope rest;
+    f.store->check();
+    return true;
+  });
+  CHECK(rule_of(done->status()) == StoreRule::slot_not_writable);
+  f.store->check();
+  CHECK(f.store->counters().blocks == 0);
+  CHECK(f.commit(a, "c", ids(64), {slots}).ok());  // Still the agent's, and writable.
+}
+
+TEST_CASE("an agent may die at any step of its commit") {
+  const auto tokens = ids(90);
+  for (int death = 0;; ++death) {
+    CAPTURE(death);
+    Fixture f;
+    const AgentHandle a = f.attach(0, "a");
+    const AgentHandle b = f.attach(1, "b");
+    const Extent slots = f.allocate(a, 8);
+    REQUIRE(f.commit(a, "c", ids(20), {slots}).ok());
+    const DeliveryHandle kept = f.store->deliver(b, f.store->find_for(a, name("c"), 0));
+    const auto commit = f.store->begin_commit({a, name("c"), tokens, std::span(&slots, 1), 0, {}});
+    REQUIRE(commit.ok());
+    const bool ended = in_steps(f, *commit, [&](int step) { return step < death; }).has_value();
+    {
+      NoAllocScope worker;
+      f.store->remove_agent(a);
+    }
+    f.store->check();
+    CHECK(f.view(f.store->find(f.tenant, name("a"), name("c"), 0)).number == (ended ? 2 : 1));
+    CHECK(f.store->release(b, kept));
+    f.clock.advance(601 * kSecondNs);
+    while (f.store->housekeep(f.clock.now_ns(), 1 << 20) != 0) {
+    }
+    f.store->check();
+    CHECK(f.store->counters().blocks == 0);
+    CHECK(f.store->arena(slots.arena) == nullptr);
+    if (ended) {
+      break;
+    }
+  }
+}
+
+TEST_CASE("blocks before the first slot are the prefix's, or those of the version before") {
+  Fixture f;
+  const AgentHandle a = f.attach(0, "a");
+  const AgentHandle b = f.attach(1, "b");
+  REQUIRE(f.commit(a, "doc", ids(40), {f.allocate(a, 3)}).ok());
+  const DeliveryHandle prefix = f.store->deliver(b, f.store->find_for(a, name("doc"), 0));
+  const Extent own = f.allocate(b, 4);
+  const Extent first{own.arena, 2, own.offset};
+  const auto v1 = f.commit(b, "work", ids(60), {first}, prefix, 2);  // Blocks 2 and 3, the tail copied.
+  REQUIRE(v1.ok());
+  CHECK(f.view(*v1).blocks[1] == f.view(f.store->find_for(a, name("doc"), 0)).blocks[1]);
+  CHECK(f.store->block(f.view(*v1).blocks[2]).offset == own.offset);
+  CHECK(f.store->release(b, prefix));
+  const auto v2 = f.commit(b, "work", ids(100), {own, f.allocate(b, 1)}, {}, 2);  // It grew; nothing was delivered.
+  REQUIRE(v2.ok());
+  CHECK(f.view(*v2).blocks.size() == 7);
+  CHECK(f.view(*v2).blocks[0] == f.view(*v1).blocks[0]);
+  const auto whole = f.commit(b, "copy", ids(40), {}, f.store->deliver(b, f.store->find_for(a, name("doc"), 0)), 3);
+  REQUIRE(whole.ok());  // Its tail too.
+  CHECK(f.view(*whole).tokens.size() == 40);
+}
+
+TEST_CASE("a large version that goes lets its blocks go in steps, or when room is wanted") {
+  StoreOptions options = small_options();
+  options.max_blocks = 2048;
+  options.table_bytes = 4 << 20;
+  options.agent_arena_bytes = 4 << 20;
+  Fixture f(options);
+  const AgentHandle a = f.attach(0, "a");
+  const Extent slots = f.allocate(a, 2000);
+  REQUIRE(f.commit(a, "c", ids(16 * 2000), {slots}).ok());
+  f.store->drop_context(a, name("c"));
+  f.store->check();
+  CHECK(f.store->counters().blocks == 2000);
+  VersionView view;
+  CHECK_FALSE(f.store->find_for(a, name("c"), 0).valid());
+  SUBCASE("in steps") {
+    CHECK(f.store->housekeep(f.clock.now_ns(), 0) == 1024);
+    f.store->check();
+    CHECK(f.store->housekeep(f.clock.now_ns(), 0) == 2000 - 1024);
+    CHECK(f.store->counters().versions == 0);
+  }
+  SUBCASE("when room is wanted") {
+    CHECK(f.store->allocate(a, 500).ok());
+    f.store->check();
+    CHECK(f.store->counters().blocks <= 1500);
+    CHECK(f.store->allocate(a, 1500).ok());
+  }
+  CHECK(f.store->counters().blocks == 0);
 }

@@ -88,10 +88,10 @@ struct Fixture {
 
   Result<VersionHandle> commit(AgentHandle agent, std::string_view context,
                                const std::vector<TokenId>& tokens, const std::vector<Extent>& slots,
-                               DeliveryHandle prefix = {}) {
+                               DeliveryHandle prefix = {}, std::uint32_t first_block = 0) {
     const Name context_name = name(context);
     NoAllocScope worker;
-    return store->commit(agent, context_name, tokens, slots, prefix);
+    return store->commit({agent, context_name, tokens, slots, first_block, prefix});
   }
 
   StageRequest request(std::string_view owner, std::string_view context,

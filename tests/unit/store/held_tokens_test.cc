@@ -45,7 +45,7 @@ TEST_CASE("a delivery of token ids shows what is held of the start, and is no KV
   CHECK(f.store->have(f.tenant, f.layout, tokens, 0).leading_blocks == 2);
   // A context computed on it may build on those blocks.
   const Extent rest = f.allocate(a, 2);
-  REQUIRE(f.commit(a, "work", tokens, {rest}, to_shown).ok());
+  REQUIRE(f.commit(a, "work", tokens, {rest}, to_shown, 2).ok());
   CHECK(f.store->release(a, to_plain));
   CHECK(f.store->release(a, to_shown));
 }

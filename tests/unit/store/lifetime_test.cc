@@ -141,10 +141,9 @@ TEST_CASE("a full receive arena makes room from what nobody uses, least recently
 
 TEST_CASE("digests are those of the bytes, computed in bounded steps") {
   Fixture f;
-  f.layout.layers =
-      64;  // 64 KiB a block: 64 tokens' worth of units for the tail, one for the full block.
-  f.layout.kv_heads = 8;
-  f.layout.head_dim = 64;  // Row 1 KiB, block 2 MiB.
+  f.layout.layers = 16;
+  f.layout.kv_heads = 16;
+  f.layout.head_dim = 128;  // Row 4 KiB, a layer of a block 128 KiB.
   const AgentHandle a = agent_handle(0);
   REQUIRE(f.store->add_agent(a, name("a"), f.tenant, f.layout, 8 << 20).ok());
   const Extent slots = f.allocate(a, 2);
@@ -155,34 +154,40 @@ TEST_CASE("digests are those of the bytes, computed in bounded steps") {
   REQUIRE(version.ok());
   const BlockHandle full = f.view(*version).blocks[0];
   const BlockHandle tail = f.view(*version).blocks[1];
-  CHECK(f.store->raw_digests(full).empty());
+  const auto layers = static_cast<std::uint32_t>(f.layout.layers);
+  CHECK(f.store->raw_digests(full, 0).empty());
+  {
+    std::uint64_t budget = 128 * 1024;
+    CHECK(f.store->ensure_digests(full, 1, budget));  // The first layer is asked for first.
+    CHECK(budget == 0);
+    CHECK(f.store->raw_digests(full, 0).size() == 2);
+    CHECK(f.store->raw_digests(full, 1).empty());
+  }
   int calls = 0;
   for (bool done = false; !done; ++calls) {
     std::uint64_t budget = 256 * 1024;
     NoAllocScope worker;
-    done = f.store->ensure_digests(full, budget);
-    KVRAIL_ASSERT(budget <= 64 * 1024);
+    done = f.store->ensure_digests(full, layers, budget);
+    KVRAIL_ASSERT(budget <= 128 * 1024);
   }
   CHECK(calls == 8);
-  const auto digests = f.store->raw_digests(full);
-  REQUIRE(digests.size() == 32);
   const std::byte* raw = f.store->block(full).raw;
-  CHECK(digests[0] == codec::digest({raw, kDigestUnitBytes}));
-  CHECK(digests[31] == codec::digest({raw + 31 * kDigestUnitBytes, kDigestUnitBytes}));
+  CHECK(f.store->raw_digests(full, 0)[1] == codec::digest({raw + kDigestUnitBytes, kDigestUnitBytes}));
+  CHECK(f.store->raw_digests(full, 15)[1] == codec::digest({raw + 31 * kDigestUnitBytes, kDigestUnitBytes}));
+  CHECK(f.store->raw_digests(full, 16).empty());
 
-  CHECK(f.store->raw_digests(tail).empty());
+  CHECK(f.store->raw_digests(tail, 0).empty());
   CHECK(f.store->housekeep(f.clock.now_ns(), 0) == 0);
   while (f.store->housekeep(f.clock.now_ns(), 1 << 20) != 0) {
   }
-  const auto rows = f.store->raw_digests(tail);
-  REQUIRE(rows.size() == 128);  // Four rows of each (layer, K|V).
   const std::byte* tail_raw = f.store->block(tail).raw;
-  CHECK(rows[1] ==
-        codec::digest({tail_raw + f.layout.row_offset(0, 1, 0), 4 * f.layout.row_bytes()}));
-  CHECK(rows[127] ==
-        codec::digest({tail_raw + f.layout.row_offset(63, 1, 0), 4 * f.layout.row_bytes()}));
+  for (const std::uint32_t layer : {0U, 15U}) {
+    const auto rows = f.store->raw_digests(tail, layer);
+    REQUIRE(rows.size() == 2);  // Four rows of K, four of V.
+    CHECK(rows[1] == codec::digest({tail_raw + f.layout.row_offset(layer, 1, 0), 4 * f.layout.row_bytes()}));
+  }
   std::uint64_t none = 0;
-  CHECK(f.store->ensure_digests(tail, none));  // Known already: no budget needed.
+  CHECK(f.store->ensure_digests(tail, layers, none));  // Known already: no budget needed.
 }
 
 TEST_CASE("host memory is used in place, and the import ends when its slots are free") {

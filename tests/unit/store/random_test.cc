@@ -166,6 +166,48 @@ class Run {
            status.code == Code::quota_exceeded;
   }
 
+  // Others go on between the steps.
+  void between_steps() {
+    if (prng_.chance(0.2)) {
+      f_.store->housekeep(f_.clock.now_ns(), 1'000);
+    }
+    if (prng_.chance(0.05)) {
+      f_.store->check();
+    }
+  }
+  Result<StagingHandle> stage_in_steps(const StageRequest& request) {
+    const auto staging = f_.store->begin_stage(request);
+    if (!staging.ok()) {
+      return staging;
+    }
+    for (;;) {
+      std::uint64_t budget = prng_.between(1, 3);
+      NoAllocScope worker;
+      if (const auto status = f_.store->advance(*staging, budget)) {
+        return status->ok() ? staging : Result<StagingHandle>(*status);
+      }
+      const AllowAllocScope others;
+      between_steps();
+    }
+  }
+  Result<VersionHandle> commit_in_steps(ModelAgent& agent, const std::string& context,
+                                        const std::vector<TokenId>& tokens,
+                                        const std::vector<Extent>& slots) {
+    const auto commit = f_.store->begin_commit({agent.handle, name(context), tokens, slots, 0, {}});
+    if (!commit.ok()) {
+      return commit.status();
+    }
+    for (;;) {
+      std::uint64_t budget = prng_.between(1, 3);
+      NoAllocScope worker;
+      if (auto version = f_.store->advance(*commit, budget)) {
+        return *version;
+      }
+      const AllowAllocScope others;
+      between_steps();
+    }
+  }
+
   void commit_new() {
     ModelAgent& agent = some_agent();
     const std::string context = some_name();
@@ -177,7 +219,8 @@ class Run {
       return;
     }
     write_rows(slots, tokens, 0);
-    const auto version = f_.commit(agent.handle, context, tokens, slots);
+    const auto version = prng_.chance(0.5) ? f_.commit(agent.handle, context, tokens, slots)
+                                           : commit_in_steps(agent, context, tokens, slots);
     if (!version.ok()) {
       REQUIRE(is_full(version.status()));
       free_slots(agent, slots);
@@ -222,8 +265,11 @@ class Run {
     request.epsilon_ppm = prng_.chance(0.3) ? 500 : 0;
     request.window_first_block =
         static_cast<std::uint32_t>((tokens.size() - 1) / f_.layout.block_tokens);
-    const auto staging = f_.stage(request);
-    f_.kept_tokens.clear();
+    if (staged_.empty()) {
+      f_.kept_tokens.clear();
+      request.tokens = f_.kept_tokens.emplace_back(tokens);
+    }
+    const auto staging = prng_.chance(0.5) ? f_.stage(request) : stage_in_steps(request);
     if (!staging.ok()) {
       REQUIRE(is_full(staging.status()));
       return;
@@ -347,7 +393,7 @@ class Run {
     f_.store->check();
     for (const BlockHandle block : attached) {
       if (prng_.chance(0.5)) {
-        f_.store->planes_complete(block);
+        f_.store->planes_written(block, f_.layout.layers);
       }
       f_.store->release_planes(block);
     }

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "codec/planes.h"
 #include "engine/core/manifest.h"
 #include "tests/unit/store/fixture.h"
@@ -212,15 +214,15 @@ TEST_CASE("int8 keeps the planes as they came, beside what agents read") {
     std::memset(block.plane1, 4, block.plane1_bytes);
     f.write_rows(handle, 0, 5);
   }
-  f.store->planes_complete(view.blocks[0]);  // The other one is left to publish().
+  f.store->planes_written(view.blocks[0], 2);  // The other one is left to publish().
   const auto version = f.publish(*staging);
   REQUIRE(version.ok());
   CHECK(f.view(*version).epsilon_ppm == 1'500);
   CHECK(f.view(*version).medium == Medium::int8);
   for (const BlockHandle handle : f.view(*version).blocks) {
     CHECK_FALSE(f.store->block(handle).encoding == Hash128{});
-    CHECK(f.store->plane_digests(handle, 0).size() == 1);
-    CHECK(f.store->plane_digests(handle, 1).size() == 1);
+    CHECK(f.store->plane_digests(handle, 0, 1).size() == 1);
+    CHECK(f.store->plane_digests(handle, 1, 0).size() == 1);
   }
   Layout odd = f.layout;
   odd.head_dim = 7;
@@ -234,15 +236,15 @@ TEST_CASE("planes attach to a raw block and are digested when they are complete"
   const AgentHandle a = f.attach(0, "a");
   const auto version = f.commit(a, "c", ids(16), {f.allocate(a, 1)});
   const BlockHandle block = f.view(*version).blocks[0];
-  CHECK(f.store->plane_digests(block, 0).empty());
+  CHECK(f.store->plane_digests(block, 0, 0).empty());
   {
     NoAllocScope worker;
     KVRAIL_ASSERT(f.store->attach_planes(block));
     KVRAIL_ASSERT(f.store->attach_planes(block));
   }
-  CHECK(f.store->plane_digests(block, 0).empty());
-  f.store->planes_complete(block);
-  CHECK(f.store->plane_digests(block, 1).size() == 1);
+  CHECK(f.store->plane_digests(block, 0, 0).empty());
+  f.store->planes_written(block, f.layout.layers);
+  CHECK(f.store->plane_digests(block, 1, 1).size() == 1);
   f.store->check();
 }
 
@@ -253,7 +255,7 @@ TEST_CASE("released planes serve the next sender until their memory is needed") 
   const VersionView view = f.view(*version);
   for (const BlockHandle block : view.blocks) {
     REQUIRE(f.store->attach_planes(block));
-    f.store->planes_complete(block);
+    f.store->planes_written(block, f.layout.layers);
   }
   REQUIRE(f.store->attach_planes(view.blocks[0]));  // A second sender of one block.
   for (const BlockHandle block : view.blocks) {
@@ -268,7 +270,7 @@ TEST_CASE("released planes serve the next sender until their memory is needed") 
   CHECK(f.store->block(view.blocks[0]).plane0 != nullptr);
   CHECK(f.store->block(view.blocks[1]).plane0 != nullptr);
   CHECK(f.store->block(view.blocks[2]).plane0 == nullptr);
-  CHECK(f.store->plane_digests(view.blocks[2], 0).empty());
+  CHECK(f.store->plane_digests(view.blocks[2], 0, 0).empty());
   f.store->check();
   f.store->abandon(*staging);
   REQUIRE(f.store->attach_planes(view.blocks[2]));
@@ -385,4 +387,47 @@ TEST_CASE("bad requests are refused with their rule") {
   request.layout.head_dim = 576;
   request.layout.block_tokens = 512;
   CHECK(rule_of(f.stage(request).status()) == StoreRule::layout);  // A block of over 2 GiB.
+}
+
+TEST_CASE("staging and publication in steps: nothing is found before the end, and any step may be the last") {
+  const auto tokens = ids(16 * 5 + 3);
+  for (int last = 0;; ++last) {
+    CAPTURE(last);
+    Fixture f;
+    f.receive(f.request("far", "doc", ids(16 * 2 + 5), 1), 7);  // Its tail is to grow.
+    const StageRequest request = f.request("far", "doc", tokens, 2);
+    const auto staging = f.store->begin_stage(request);
+    REQUIRE(staging.ok());
+    int step = 0;
+    bool staged = false;
+    std::optional<Result<VersionHandle>> version;
+    for (; step < last && !version; ++step) {
+      std::uint64_t budget = 1;
+      NoAllocScope worker;
+      if (!staged) {
+        const auto status = f.store->advance(*staging, budget);
+        staged = status.has_value();
+        KVRAIL_ASSERT(!status || status->ok());
+      } else {
+        version = f.store->advance_publish(*staging, budget);
+      }
+      const AllowAllocScope rest;
+      f.store->check();
+      const VersionHandle newest = f.store->find(f.tenant, name("far"), name("doc"), 0);
+      CHECK(f.view(newest).number == (version ? 2 : 1));
+    }
+    if (version) {
+      CHECK(version->ok());
+      CHECK(f.view(**version).tokens.size() == tokens.size());
+      CHECK(std::equal(tokens.begin(), tokens.end(), f.view(**version).tokens.begin()));
+      f.store->check();
+      return;
+    }
+    f.store->abandon(*staging);
+    f.store->check();
+    CHECK(f.store->memory(f.tenant).staged_bytes == 0);
+    CHECK(f.view(f.store->find(f.tenant, name("far"), name("doc"), 0)).number == 1);
+    CHECK(f.receive(f.request("far", "doc", tokens, 2), 8).valid());  // It can come again.
+    f.store->check();
+  }
 }
