@@ -5,7 +5,6 @@
 
 #include "codec/hash.h"
 #include "engine/store/state.h"
-#include "kvrail/base/checked.h"
 
 namespace kvrail::engine {
 namespace {
@@ -244,57 +243,6 @@ class CommitWork {
   std::span<const TokenId> tokens_;
 };
 
-Status check_extents(const Store::State& state, const AgentRecord& agent,
-                     std::span<const Extent> extents, std::uint64_t& slots) noexcept {
-  for (const Extent& extent : extents) {
-    const StoreMemory* memory = state.memory_of(extent.arena);
-    if (memory == nullptr || memory->tenant != agent.tenant ||
-        (memory->kind != MemoryKind::receive && memory->block_bytes != agent.block_bytes)) {
-      return refuse(StoreRule::foreign_slot);
-    }
-    const bool receive = memory->kind == MemoryKind::receive;
-    const std::uint64_t unit = receive ? kGranuleBytes : agent.block_bytes;
-    const std::uint64_t size =
-        receive ? memory->arena->bytes() : memory->slot_count * memory->block_bytes;
-    if (extent.count == 0 || extent.offset % unit != 0 ||
-        !range_fits(extent.offset, extent.count * agent.block_bytes, size)) {
-      return refuse(StoreRule::slot_unaligned);
-    }
-    slots += extent.count;
-  }
-  return {};
-}
-
-// What needs no memory of its own, and can be said at once.
-Status judge(const Store::State& state, const AgentRecord& agent, const CommitRequest& request,
-             VersionHandle& prefix, std::uint32_t& epsilon_ppm) noexcept {
-  if (agent.open_commit) {
-    return Code::busy;
-  }
-  if (request.tokens.empty()) {
-    return refuse(StoreRule::no_tokens);
-  }
-  std::uint64_t slots = 0;
-  if (const Status status = check_extents(state, agent, request.slots, slots); !status.ok()) {
-    return status;
-  }
-  if (request.prefix.valid()) {
-    const DeliveryRecord* delivery = state.deliveries.get(request.prefix);
-    if (delivery == nullptr || delivery->agent != agent.handle ||
-        state.versions.get(delivery->version)->layout != agent.layout) {
-      return refuse(StoreRule::stale_prefix);
-    }
-    prefix = delivery->version;
-    epsilon_ppm = state.versions.get(prefix)->epsilon_ppm;
-  }
-  const std::uint64_t blocks = (request.tokens.size() - 1) / agent.layout.block_tokens + 1;
-  if (blocks > state.options.max_blocks) {
-    return {Code::too_large, Scope::transfer, static_cast<std::int32_t>(state.options.max_blocks)};
-  }
-  const bool covered = request.first_block <= blocks && slots >= blocks - request.first_block;
-  return covered ? Status{} : refuse(StoreRule::too_few_slots);
-}
-
 }  // namespace
 
 Result<CommitHandle> Store::begin_commit(const CommitRequest& request) noexcept {
@@ -304,8 +252,7 @@ Result<CommitHandle> Store::begin_commit(const CommitRequest& request) noexcept 
     return refuse(StoreRule::no_such_agent);
   }
   CommitRecord open;
-  if (const Status status = judge(state, *agent, request, open.prefix, open.epsilon_ppm);
-      !status.ok()) {
+  if (const Status status = state.judge_commit(*agent, request, open); !status.ok()) {
     return status;
   }
   // Room may be made by evicting versions, and those that are built upon must not go meanwhile.

@@ -149,7 +149,10 @@ struct Store::State {
                                          std::uint32_t epsilon_ppm) const noexcept;
   [[nodiscard]] bool may_list(const VersionRecord& version) const noexcept;
 
-  // --- commit.cc ---
+  // --- commit.cc, commit_check.cc ---
+  // Fills in what `open` inherits from the prefix.
+  [[nodiscard]] Status judge_commit(const AgentRecord& agent, const CommitRequest& request,
+                                    CommitRecord& open) const noexcept;
   [[nodiscard]] Result<VersionHandle> end_commit(CommitHandle handle) noexcept;
   void close_commit(CommitHandle handle) noexcept;
   void drop_commit(CommitHandle handle) noexcept;

@@ -390,7 +390,6 @@ TEST_CASE("a large version that goes lets its blocks go in steps, or when room i
   f.store->drop_context(a, name("c"));
   f.store->check();
   CHECK(f.store->counters().blocks == 2000);
-  VersionView view;
   CHECK_FALSE(f.store->find_for(a, name("c"), 0).valid());
   SUBCASE("in steps") {
     CHECK(f.store->housekeep(f.clock.now_ns(), 0) == 1024);
