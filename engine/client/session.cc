@@ -161,7 +161,7 @@ bool Session::take(ipc::CompletionRecord& out) noexcept {
 }
 
 bool Session::spin(TimeNs begin_ns, TimeNs spin_ns) noexcept {
-  constexpr int kLooksPerClockRead = 16;
+  constexpr int kLooksPerClockRead = 64;
   if (spin_ns <= 0) return false;
   const TimeNs until_ns = add_saturating(begin_ns, spin_ns);
   while (now_ns() < until_ns) {
