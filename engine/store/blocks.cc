@@ -165,6 +165,17 @@ BlockHandle Store::State::find_block(TenantHandle tenant, const Hash128& hash) c
   return position == HashIndex::kNone ? BlockHandle{} : blocks.handle_at(position);
 }
 
+void Store::State::prefetch_after(const VersionRecord& version, std::uint32_t i) const noexcept {
+  constexpr std::uint32_t kAhead = 8;
+  if (i + kAhead >= version.hash_count) {
+    return;
+  }
+  block_index.prefetch(version.hashes[i + kAhead].low);
+  if (i + kAhead < version.block_count && version.blocks[i + kAhead]) {
+    blocks.prefetch(version.blocks[i + kAhead]);
+  }
+}
+
 // A tail is named by (parent, its rows), so every length is a name to ask for. At most T - 1 short
 // hashes, and no chain of same-parent tails that a flood of short contexts could lengthen.
 BlockHandle Store::State::find_tail(TenantHandle tenant, const Hash128& parent,

@@ -157,6 +157,7 @@ class CommitWork {
     }
     slot.mark = open_.mark;
     if (slot.state == SlotState::writable) {
+      state_.prefetch_after(version_, i);
       const BlockHandle held = state_.find_block(agent_.tenant, version_.hashes[i]);
       if (held && state_.blocks.get(held)->epsilon_ppm <= open_.epsilon_ppm && !lent(held)) {
         share(i, held);

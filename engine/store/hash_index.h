@@ -41,6 +41,9 @@ class HashIndex {
     return kNone;
   }
 
+  // Brings the line of the hash's home into the cache, for a find() soon.
+  void prefetch(std::uint64_t hash) const noexcept { __builtin_prefetch(&cells_[home(hash)]); }
+
   void insert(std::uint64_t hash, std::uint32_t position) noexcept {
     KVRAIL_ASSERT(size_ < cells_.size() / 2 && position != kNone);
     std::uint64_t cell = home(hash);

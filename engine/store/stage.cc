@@ -96,6 +96,7 @@ class StageWork {
     if (kv && i > 0 && i < version_.window_first_block) {
       return;  // Left out.
     }
+    state_.prefetch_after(version_, i);
     const BlockHandle held = state_.find_block(version_.tenant, version_.hashes[i]);
     const BlockRecord* block = state_.blocks.get(held);
     const bool usable = block != nullptr && block->epsilon_ppm <= staging_.limit_ppm;

@@ -36,6 +36,7 @@ BlockHandle Store::State::find_or_index(BlockHandle own) noexcept {
 }
 
 void Store::State::settle_block(VersionRecord& version, std::uint32_t i) noexcept {
+  prefetch_after(version, i);
   const BlockHandle own = version.blocks[i];
   if (!own) {
     return;  // Left out of a window.

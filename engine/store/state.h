@@ -82,6 +82,9 @@ struct Store::State {
   // Lets the block be found; it takes the place of one with the same hash and a worse ε.
   void index_block(BlockHandle block) noexcept;
   [[nodiscard]] BlockHandle find_block(TenantHandle tenant, const Hash128& hash) const noexcept;
+  // From loops over a version's blocks, each of whose look-ups is a cache miss: the one of a few blocks
+  // later is begun now.
+  void prefetch_after(const VersionRecord& version, std::uint32_t i) const noexcept;
   // The longest block that holds a proper prefix of these rows under the same parent.
   [[nodiscard]] BlockHandle find_tail(TenantHandle tenant, const Hash128& parent,
                                       std::span<const TokenId> tokens,

@@ -230,6 +230,7 @@ bool Store::State::bury(VersionHandle handle, std::uint64_t& budget_blocks) noex
     if (budget_blocks == 0) {
       return false;
     }
+    prefetch_after(version, version.dying_at);
     if (const BlockHandle block = version.blocks[version.dying_at]) {
       version.blocks[version.dying_at] = BlockHandle{};
       unref(block);
