@@ -124,6 +124,7 @@ void BandwidthEstimator::post(PostMark& mark, TimeNs now_ns, std::uint32_t bytes
 
 bool BandwidthEstimator::done(const PostMark& mark, TimeNs posted_ns,
                               TimeNs completed_ns) noexcept {
+  passed_over_ = 0;
   delivered_ += mark.bytes;
   const Span arrived{mark.bytes, std::max<TimeNs>(completed_ns - delivered_ns_, 0)};
   delivered_ns_ = std::max(delivered_ns_, completed_ns);
@@ -170,6 +171,12 @@ bool BandwidthEstimator::is_queued(const PostMark& mark, TimeNs total_ns) const 
   return total_ns / 5 >= unqueued_ns / 4;
 }
 
+std::uint64_t BandwidthEstimator::rate_for_choice() noexcept {
+  const std::uint32_t doublings = std::min(passed_over_ / kPassedOver, kMostDoublings);
+  ++passed_over_;
+  return clamp_rate(planning() << doublings);
+}
+
 std::uint64_t BandwidthEstimator::rate_of(const Span& span) noexcept {
   const auto ns = static_cast<std::uint64_t>(std::max(span.ns, kLeastIntervalNs));
   return clamp_rate(mul_div(span.bytes, kNsPerS, ns));
@@ -180,9 +187,14 @@ std::uint64_t BandwidthEstimator::rate_of(const Span& span) noexcept {
 void BandwidthEstimator::plan(const Span& arrived) noexcept {
   planned_.add(arrived);
   if (planned_round_ == round_ || planned_.ns < kLeastIntervalNs) return;
+  const std::uint64_t rate = std::min(rate_of(planned_), capacity());
+  // Far over the mean, and no burst: the lane has become faster, and what is old holds it back.
+  if (!planning_.is_belief() && planned_.bytes >= kSureBytes &&
+      rate / 2 > planning_.harmonic_mean()) {
+    planning_.reset(rate);
+  }
   const bool enough = planned_.ns >= kPlanningSpanNs || planned_.bytes >= kPlanningSpanBytes;
   if (!enough && !planning_.is_belief()) return;
-  const std::uint64_t rate = std::min(rate_of(planned_), capacity());
   planned_round_ = round_;
   if (!enough) return planning_.reset(rate);
   planned_ = Span{};

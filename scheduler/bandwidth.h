@@ -78,6 +78,8 @@ class BandwidthEstimator {
   // Between what small and large chunks take when they travel alone: more than a poller's rhythm.
   static constexpr TimeNs kSureDifferenceNs = 2 * kMillisecondNs;
   static constexpr std::uint32_t kSureAlone = 4;
+  static constexpr std::uint32_t kPassedOver = 64;
+  static constexpr std::uint32_t kMostDoublings = 3;
   // A lane is slower when it was for this long; a pause of the machine is shorter, or bunches up.
   static constexpr TimeNs kSlowSpanNs = 4 * kMillisecondNs;
 
@@ -92,6 +94,10 @@ class BandwidthEstimator {
 
   [[nodiscard]] std::uint64_t capacity() const noexcept { return capacity_.value(); }
   [[nodiscard]] std::uint64_t planning() const noexcept { return planning_.value(); }
+  // The planning rate for a choice of medium. A choice that never falls on the lane measures nothing,
+  // so each kPassedOver in a row that nothing came of double what is believed, up to eight times: at
+  // last one goes there and finds out.
+  [[nodiscard]] std::uint64_t rate_for_choice() noexcept;
   // Least post-to-completion time less the chunk's own sending time; -1 when not yet known.
   [[nodiscard]] TimeNs round_trip() const noexcept { return round_trip_ns_; }
   // The least was last confirmed by a chunk that was alone on the lane at this time.
@@ -136,6 +142,7 @@ class BandwidthEstimator {
   std::uint64_t planned_round_ = 0;  // that last gave a sample to planning_
   Span planned_;                     // of the next planning sample, so far
   bool held_back_ = false;           // the last one, for being far under the mean
+  std::uint32_t passed_over_ = 0;    // choices since the last arrival
   // By size octave (under 4 KiB .. 256 KiB and more): the sending time of a chunk is taken off only
   // when read, with the capacity known by then; a low first guess of it must not stick.
   std::array<Least, 8> least_{};

@@ -73,6 +73,7 @@ class InFlightWindow {
   [[nodiscard]] std::uint64_t limit() const noexcept;
   [[nodiscard]] std::uint32_t chunk_bytes() const noexcept { return chunk_bytes_; }
   [[nodiscard]] const BandwidthEstimator& bandwidth() const noexcept { return bandwidth_; }
+  [[nodiscard]] std::uint64_t rate_for_choice() noexcept { return bandwidth_.rate_for_choice(); }
 
  private:
   void refresh() noexcept;

@@ -14,6 +14,9 @@ namespace {
 
 // Residuals follow a new level within about eight transfers.
 constexpr std::int64_t kResidualGain = 4;     // 1/4 of the difference
+// One that is not observed fades with the decisions that pass its medium over, so that a bad moment
+// does not rule a medium out for ever.
+constexpr std::int64_t kResidualFade = 32;
 constexpr std::uint64_t kSwitchTwice = 1150;  // thousandths of the best's cost
 constexpr std::uint64_t kSwitchOnce = 1500;
 constexpr unsigned kBacklogUnitShift = 17;  // octaves of backlog start at 131 us
@@ -119,12 +122,12 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
   KVRAIL_ASSERT(candidates.size() <= kMaxCandidates);
   Pick pick;
   pick.line_count = candidates.size();
+  std::array<std::int64_t*, kMaxCandidates> residuals{};
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     CostLine& line = pick.lines[i];
     line = cost_line(candidates[i], facts, state_->loss);
-    const std::int64_t* const residual =
-        state_->residuals.find(residual_key(lane, line.medium, line.bytes));
-    finish_cost(line, facts, residual == nullptr ? 0 : *residual);
+    residuals[i] = state_->residuals.find(residual_key(lane, line.medium, line.bytes));
+    finish_cost(line, facts, residuals[i] == nullptr ? 0 : *residuals[i]);
   }
   apply_deadline(pick, facts.remaining_ns);
   const std::int32_t best = least_cost(pick);
@@ -139,6 +142,10 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
   pick.reason = allowed == 1         ? PickReason::only_one
                 : pick.index == best ? PickReason::least_cost
                                      : PickReason::kept_by_hysteresis;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (residuals[i] != nullptr && static_cast<std::int32_t>(i) != pick.index)
+      *residuals[i] -= *residuals[i] / kResidualFade;
+  }
   const CostLine& chosen = pick.lines[static_cast<std::size_t>(pick.index)];
   pick.predicted_ns = chosen.total_ns;
   pick.bytes = chosen.bytes;

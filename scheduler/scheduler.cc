@@ -140,6 +140,10 @@ LaneEstimate Scheduler::estimate(LaneIndex lane) const noexcept {
   return estimate;
 }
 
+std::uint64_t Scheduler::rate_for_choice(LaneIndex lane) noexcept {
+  return state_->lane_of(lane).window.rate_for_choice();
+}
+
 TimeNs Scheduler::backlog_ns(LaneIndex lane, bool critical) const noexcept {
   Lane& it = state_->lane_of(lane);
   std::uint64_t ahead = it.window.in_flight() + it.queued(FlowClass::critical);

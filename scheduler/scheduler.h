@@ -92,6 +92,8 @@ class Scheduler {
                   bool ok, TimeNs now_ns) noexcept;
 
   [[nodiscard]] LaneEstimate estimate(LaneIndex lane) const noexcept;
+  // The planning rate, higher where many choices in a row have put nothing on the lane.
+  [[nodiscard]] std::uint64_t rate_for_choice(LaneIndex lane) noexcept;
   // Backlog that a new flow of this urgency would wait behind, in ns at the planning rate.
   [[nodiscard]] TimeNs backlog_ns(LaneIndex lane, bool critical) const noexcept;
   [[nodiscard]] TimeNs next_timer_ns() const noexcept;  // INT64_MAX when nothing waits for time

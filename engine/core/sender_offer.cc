@@ -218,7 +218,8 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.source_epsilon_ppm = view.epsilon_ppm;
   facts.fidelity_floor_ppm = out.fidelity_floor_ppm;
   const scheduler::LaneEstimate lane = scheduler_.estimate(out.lane);
-  facts.lane_rate_bytes_per_s = lane.planning_bytes_per_s;
+  const bool kv_possible = facts.layouts_equal && facts.source_has_kv && out.wish == Medium::automatic;
+  facts.lane_rate_bytes_per_s = kv_possible ? scheduler_.rate_for_choice(out.lane) : lane.planning_bytes_per_s;
   facts.lane_backlog_ns = scheduler_.backlog_ns(out.lane, out.critical);
   facts.round_trip_ns = lane.round_trip_ns;
   facts.int8_encode_ns_per_block = (view.layout.block_bytes() * int8_encode_ns_per_mib_) >> 20;

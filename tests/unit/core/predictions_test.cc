@@ -85,3 +85,25 @@ TEST_CASE("core / predictions / agents that wait for each other pay no price for
   CHECK(int8 == 30);
   pair.finish();
 }
+
+TEST_CASE("core / predictions / a link that has become faster is found out") {
+  AgentInfo info = TestAgent::base_info();
+  info.compute.prefill_per_token_ns = 120'000;  // 500 tokens: 60 ms
+  Pair pair(World::small_options(1, 1), info, info, link_of(625'000, 100'000));  // int8: 211 ms
+  std::array<std::size_t, 2> recomputed{};
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    if (seed == 31) pair.world.network.set_links(1, 2, link_of(25'000'000, 100'000));  // int8: 5 ms
+    const std::string context = "doc" + std::to_string(seed);
+    REQUIRE(pair.sender->commit(context, seed, 500).ok());
+    (void)pair.send(context);
+    const AgentEvent event = pair.delivered();
+    const bool tokens = event.medium == Medium::tokens;
+    if (seed > 20 && seed <= 30) recomputed[0] += tokens ? 1 : 0;
+    if (seed > 250) recomputed[1] += tokens ? 1 : 0;
+    CHECK(pair.b->node->release(pair.receiver->handle, event.delivery, tokens ? 60'000'000 : -1).ok());
+    CHECK(pair.a->node->drop_context(pair.sender->handle, name_of(context)).ok());
+  }
+  CHECK(recomputed[0] == 10);
+  CHECK(recomputed[1] == 0);
+  pair.finish();
+}

@@ -316,3 +316,25 @@ TEST_CASE("bandwidth / transfers of one chunk teach a slow link by their sizes")
   CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) > 0.8);
   CHECK(ratio(scheduler.estimate(0).planning_bytes_per_s, kGigabit / 20) < 1.25);
 }
+
+TEST_CASE("bandwidth / a lane that many choices pass over is believed faster, until one does not") {
+  Scheduler scheduler({});
+  scheduler.lane_up(0, kGigabit, 0);
+  LinkModel model(scheduler, 0, kGigabit / 200, 200'000);
+  model.transfer(1'000'000);
+  const std::uint64_t slow = scheduler.estimate(0).planning_bytes_per_s;
+  CHECK(ratio(slow, kGigabit / 200) < 1.1);
+  for (std::uint64_t k = 0; k < 6 * BandwidthEstimator::kPassedOver; ++k) {
+    const std::uint64_t doublings =
+        std::min<std::uint64_t>(k / BandwidthEstimator::kPassedOver, BandwidthEstimator::kMostDoublings);
+    REQUIRE(scheduler.rate_for_choice(0) == slow << doublings);
+  }
+  CHECK(scheduler.estimate(0).planning_bytes_per_s == slow);
+  // Meanwhile the link has become fast: one transfer that tries it is enough to see that.
+  model.set_rate(kGigabit);
+  model.transfer(200'000);
+  CHECK(ratio(scheduler.rate_for_choice(0), kGigabit) > 0.2);
+  model.transfer(200'000);
+  CHECK(ratio(scheduler.rate_for_choice(0), kGigabit) > 0.5);
+  CHECK(ratio(scheduler.rate_for_choice(0), kGigabit) < 1.05);
+}

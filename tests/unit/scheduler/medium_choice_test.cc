@@ -337,7 +337,9 @@ TEST_CASE("hysteresis / another key is another choice") {
 
 TEST_CASE("residuals / predictions follow what is observed, within a factor of two") {
   MediumChooser chooser(LossProfile::built_in());
-  const auto offered = offer(sender_facts());
+  SenderFacts sender = sender_facts();
+  sender.wish = Medium::full;
+  const auto offered = offer(sender);
   const ReceiverFacts facts = receiver_facts();
   const TimeNs raw = line_of(chooser.pick(offered, facts, 0), Medium::full).total_ns;
   const auto learn = [&](double factor) {
@@ -357,6 +359,22 @@ TEST_CASE("residuals / predictions follow what is observed, within a factor of t
   // Other lanes, media and sizes know nothing of it.
   CHECK(line_of(chooser.pick(offered, facts, 1), Medium::full).total_ns == raw);
   chooser.observe(0, Medium::full, 1, 0, 5);  // nonsense is ignored
+}
+
+TEST_CASE("residuals / a medium that had a bad moment is tried again") {
+  MediumChooser chooser(LossProfile::built_in());
+  ReceiverFacts facts = receiver_facts();
+  facts.missing_full_blocks = 0;
+  facts.missing_tail = false;
+  const std::array both{fixed_ns(Medium::reference, 1'400'000), fixed_ns(Medium::full, 1'000'000)};
+  CHECK(chosen(chooser.pick(both, facts, 0)) == Medium::full);
+  for (int i = 0; i < 3; ++i) chooser.observe(0, Medium::full, 1, 1'000'000, 20'000'000);
+  CHECK(chosen(chooser.pick(both, facts, 0)) == Medium::full);  // 2.0 ms, 43 % dearer: once
+  CHECK(chosen(chooser.pick(both, facts, 0)) == Medium::reference);
+  int passed_over = 0;
+  while (passed_over < 1000 && chosen(chooser.pick(both, facts, 0)) == Medium::reference) ++passed_over;
+  CHECK(passed_over > 20);
+  CHECK(passed_over < 100);
 }
 
 TEST_CASE("price meter / random arrivals: their rate times the backlog, fading in silence") {
