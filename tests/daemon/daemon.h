@@ -1,6 +1,8 @@
 // One kvraild in a directory of its own, for tests that look at it as a user does.
 #pragma once
 
+#include <poll.h>
+
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -8,12 +10,24 @@
 #include <vector>
 
 #include "kvrail/agent.h"
+#include "kvrail/base/time.h"
 #include "tests/daemon/process.h"
 
 namespace kvrail::test {
 
 inline constexpr int kSoonMs = 20'000;   // generous: it only bounds a hang
 inline constexpr std::chrono::seconds kSoon{20};
+
+// Whether `done` comes to hold within that time.
+[[nodiscard]] inline bool until(const std::function<bool()>& done) {
+  const SteadyClock clock;
+  const TimeNs deadline_ns = clock.now_ns() + kSoonMs * kMillisecondNs;
+  while (!done()) {
+    if (clock.now_ns() >= deadline_ns) return false;
+    static_cast<void>(::poll(nullptr, 0, 5));
+  }
+  return true;
+}
 
 class Daemon {
  public:

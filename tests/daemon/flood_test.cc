@@ -77,16 +77,6 @@ class Strangers {
   std::vector<int> fds_;
 };
 
-bool until(const std::function<bool()>& done) {
-  const SteadyClock clock;
-  const TimeNs deadline_ns = clock.now_ns() + kSoonMs * kMillisecondNs;
-  while (!done()) {
-    if (clock.now_ns() >= deadline_ns) return false;
-    static_cast<void>(::poll(nullptr, 0, 5));
-  }
-  return true;
-}
-
 void allow_descriptors(rlim_t wanted) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);

@@ -10,6 +10,7 @@
 #include "kvrail/base/time.h"
 #include "tests/daemon/two_nodes.h"
 #include "tests/support/mode.h"
+#include "tests/support/sanitizers.h"
 
 namespace kvrail::test {
 namespace {
@@ -130,7 +131,9 @@ TEST_CASE("lives / a daemon that is stopped for longer than a peer is waited for
   REQUIRE(outcomes.ok());
   CHECK(outcomes->front().status.code == Code::peer_down);
   const TimeNs noticed_ns = clock.now_ns() - begin_ns;
+#if !KVRAIL_TEST_SANITIZED
   CHECK(noticed_ns < 3 * kSecondNs);
+#endif
   MESSAGE("a stopped peer is given up after " << noticed_ns / kMillisecondNs << " ms");
   pair.b().signal(SIGCONT);
   // Nothing of the transfer that was given up arrives late; it is sent again and is whole.
@@ -173,14 +176,15 @@ TEST_CASE("lives / SIGTERM at any moment under load ends a daemon with 0, a seco
     // The other side lives on.
     CHECK((&ends == &pair.b() ? planner : coder).begin_task({}).ok());
   }
-  CHECK(longest_ns < 10 * kSecondNs);
+  CHECK(longest_ns < 11 * kSecondNs);   // runtime.drain, and the way out
   MESSAGE(runs << " ends under load, the slowest took " << longest_ns / kMillisecondNs << " ms");
 }
 
 TEST_CASE("lives / of two daemons that start together on one socket, one runs and the other says why") {
   const TempDir dir;
   const std::string config =
-      dir.write("c", "[attach]\nsocket = \"" + dir.path("s") + "\"\n[memory]\ntables = \"16 MiB\"\n");
+      dir.write("c", "[attach]\nsocket = \"" + dir.path("s") + "\"\n[memory]\ntables = \"16 MiB\"\n"
+                     "receive_arena = \"1 MiB\"\nagent_arena = \"1 MiB\"\n");
   const int rounds = by_mode(3, 10, 200);
   for (int round = 0; round < rounds; ++round) {
     CAPTURE(round);
@@ -203,7 +207,9 @@ TEST_CASE("lives / of two daemons that start together on one socket, one runs an
     options.socket_path = dir.path("s");
     options.name = "a";
     options.layout = layout();
-    CHECK(Agent::attach(options).ok());
+    options.timeout = kSoon;
+    const auto agent = Agent::attach(options);
+    CHECK_MESSAGE(agent.ok(), (agent.ok() ? "" : agent.error().message));
     // Killed every other time, so that the next two find a socket that nobody listens at.
     won.signal(round % 2 == 0 ? SIGKILL : SIGTERM);
     CHECK(won.wait(kSoonMs) >= 0);

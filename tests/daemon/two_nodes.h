@@ -55,6 +55,7 @@ class Pair {
     options.tenant = "test";
     options.layout = layout();
     options.tokenizer = {1, 2};
+    options.timeout = kSoon;
     auto agent = Agent::attach(options);
     REQUIRE_MESSAGE(agent.ok(), (agent.ok() ? "" : agent.error().message));
     return std::move(agent).value();
