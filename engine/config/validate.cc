@@ -28,13 +28,14 @@ Result<void> validate_address(const char* key, const std::string& text, bool lis
   const auto wrong = [&](const char* why) { return refused(std::string(key) + ": \"" + text + "\" " + why); };
   const std::size_t colon = text.rfind(':');
   const std::string_view host = std::string_view(text).substr(0, colon == std::string::npos ? 0 : colon);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const std::size_t close = text.starts_with('[') ? text.find(']') : std::string::npos;
+  const bool bracketed = close != std::string::npos && close > 1;
   if (!bracketed && std::count(text.begin(), text.end(), ':') > 1) {
     return wrong("looks like an IPv6 address, which needs brackets around it, [v6]:port");
   }
   // The system would take a host of digits only for an IPv4 address.
   const bool digits = host.find_first_not_of("0123456789") == std::string_view::npos;
-  if (host.empty() || digits || (host.front() == '[' && !bracketed) || colon + 1 == text.size()) {
+  if (host.empty() || digits || (host.front() == '[' && (!bracketed || colon != close + 1)) || colon + 1 == text.size()) {
     return wrong("needs the form host:port or [v6]:port");
   }
   if (!is_port(std::string_view(text).substr(colon + 1), listens ? 0 : 1)) {
