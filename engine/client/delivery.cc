@@ -141,11 +141,14 @@ Status State::read_manifest(const ipc::CompletionRecord& record, Delivery& out) 
 Status State::hold_blocks(Delivery& out, const Deadline& deadline) {
   std::uint32_t last = 0;
   bool any = false;
+  MappedRange range;  // around the block before: a delivery of many blocks should not cost a search for each
   for (std::size_t i = 0; i < out.blocks_.size_; ++i) {
     const ManifestBlock block = block_record(out.blocks_.records_, i);
+    if (range.holds(block.arena, block.offset, out.blocks_.block_bytes_)) continue;
     if (session->at(block.arena, block.offset, out.blocks_.block_bytes_, deadline) == nullptr) {
       return session->alive().ok() ? kBadManifest : session->alive();
     }
+    range = session->range_around(block.arena, block.offset);
     if (any && block.arena == last) continue;
     any = true;
     last = block.arena;

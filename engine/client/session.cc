@@ -233,6 +233,14 @@ std::byte* Session::at(std::uint32_t arena, std::uint64_t offset, std::uint64_t 
   return inside(arenas_.back());
 }
 
+MappedRange Session::range_around(std::uint32_t arena, std::uint64_t offset) const noexcept {
+  for (const Arena& entry : arenas_) {
+    const MappedRange range{arena, entry.first_offset, entry.first_offset + entry.map.bytes};
+    if (entry.id == arena && range.holds(arena, offset, 0)) return range;
+  }
+  KVRAIL_UNREACHABLE();
+}
+
 const std::byte* Session::held(std::uint32_t arena, std::uint64_t offset) const noexcept {
   for (const Arena& entry : arenas_) {
     if (entry.id == arena && offset >= entry.first_offset && offset - entry.first_offset < entry.map.bytes) {

@@ -57,6 +57,15 @@ class Deadline {
   mutable TimeNs at_ns_ = kUnset;
 };
 
+// Part of an arena, by the arena's own offsets.
+struct MappedRange {
+  std::uint32_t arena = 0;
+  std::uint64_t begin = 0, end = 0;
+  [[nodiscard]] bool holds(std::uint32_t id, std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    return id == arena && offset >= begin && offset < end && bytes <= end - offset;
+  }
+};
+
 class Session {
  public:
   Session(std::unique_ptr<Channel> channel, const Attachment& attachment, const Layout& layout,
@@ -93,6 +102,8 @@ class Session {
   [[nodiscard]] std::byte* at(std::uint32_t arena, std::uint64_t offset, std::uint64_t bytes, const Deadline& deadline);
   // The same for an arena that is mapped for sure: a Delivery holds it.
   [[nodiscard]] const std::byte* held(std::uint32_t arena, std::uint64_t offset) const noexcept;
+  // What of that arena is mapped in one piece around the offset.
+  [[nodiscard]] MappedRange range_around(std::uint32_t arena, std::uint64_t offset) const noexcept;
   void hold(std::uint32_t arena) noexcept;
   void let_go(std::uint32_t arena) noexcept;
   void hold_all() noexcept { ++hold_all_; }
