@@ -24,7 +24,7 @@ struct PeerConfig {
 
 // Which tenant a local user belongs to; without a rule the tenant is "uid-N".
 struct TenantRule {
-  std::uint32_t uid = 0;
+  std::int64_t uid = -1;   // -1: left out, which is refused; 0 would be root
   std::string tenant;
 };
 

@@ -63,11 +63,12 @@ Result<void> validate_security(const Config& config) {
 }
 
 Result<void> validate_names(const Config& config) {
-  std::set<std::uint32_t> uids;
+  std::set<std::int64_t> uids;
   for (const TenantRule& rule : config.tenants) {
     if (auto name = make_name(rule.tenant); !name.ok()) {
       return refused("attach.tenant: name \"" + rule.tenant + "\": " + name.error().message);
     }
+    if (rule.uid < 0) return refused("attach.tenant.uid: missing; say whose agents belong to \"" + rule.tenant + "\"");
     if (!uids.insert(rule.uid).second) {
       return refused("attach.tenant: uid " + std::to_string(rule.uid) + " stands twice; a user has one tenant");
     }

@@ -82,11 +82,11 @@ class Node::Core {
   // peers.cc
   std::uint32_t add_transport(transport::Transport& transport);
   Result<void> connect(std::string_view address, std::uint32_t transport);
-  [[nodiscard]] Status dial_state(std::uint32_t dial) const noexcept { return dial_states_[dial].load(std::memory_order_relaxed); }
+  [[nodiscard]] Status dial_state(std::uint32_t dial) const noexcept { return dial_states_[dial].load(); }
   void run_dial(std::uint32_t dial) noexcept;
   void on_lane_up(std::uint32_t transport, const Event& event) noexcept;
   void on_lane_down(std::uint32_t transport, const Event& event) noexcept;
-  void tell_dial(std::uint32_t dial, Status state) noexcept { dial_states_[dial].store(state, std::memory_order_relaxed); }
+  void tell_dial(std::uint32_t dial, Status state) noexcept { dial_states_[dial].store(state); }
   void dial_failed(std::uint32_t dial) noexcept;
   [[nodiscard]] std::uint32_t find_lane(std::uint32_t transport, LaneId id) const noexcept;
   [[nodiscard]] std::uint32_t find_peer(NodeId id) const noexcept;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <string>
 
@@ -91,9 +92,16 @@ struct Dial {
 };
 
 // How a dial stands, for the Conductor to read at any time: why the last try failed, or kDialUp, or ok with
-// detail 0 before the first try. Relaxed: nothing else is published by it.
-using DialState = std::atomic<Status>;
-static_assert(DialState::is_always_lock_free);
+// detail 0 before the first try. Relaxed: nothing else is published by it. A Status is aligned to 4 bytes, and
+// clang would call libatomic for it; so its bytes are kept as one word.
+class DialState {
+ public:
+  void store(Status state) noexcept { word_.store(std::bit_cast<std::uint64_t>(state), std::memory_order_relaxed); }
+  [[nodiscard]] Status load() const noexcept { return std::bit_cast<Status>(word_.load(std::memory_order_relaxed)); }
+
+ private:
+  std::atomic<std::uint64_t> word_{std::bit_cast<std::uint64_t>(Status{})};
+};
 inline constexpr Status kDialUp{Code::ok, Scope::transfer, 1};
 
 struct Chunk {

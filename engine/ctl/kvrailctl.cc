@@ -4,7 +4,9 @@
 // Exit codes: 0 shown; 1 no engine there, or no right to ask it; 2 wrong usage; 3 no such transfer.
 #include <CLI/CLI.hpp>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -31,7 +33,11 @@ int complain(const Error& error) {
   return kExitFailed;
 }
 
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+int print(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return written ? 0 : complain(Error{{Code::io_error, Scope::engine, errno},
+                                      std::string("cannot write to standard output: ") + std::strerror(errno)});
+}
 
 Result<std::unique_ptr<StatusData>> load(const std::string& socket) {
   Result<client::ArenaMap> map = client::map_status_page(socket, 5 * kSecondNs);
@@ -62,8 +68,7 @@ const StatusTransfer* find(const StatusData& data, std::uint64_t transfer) {
 int show(const Arguments& arguments, View view) {
   const auto data = load(arguments.socket);
   if (!data.ok()) return complain(data.error());
-  print(arguments.json ? json_of(**data, view) : text_of(**data, view));
-  return 0;
+  return print(arguments.json ? json_of(**data, view) : text_of(**data, view));
 }
 
 int explain(const Arguments& arguments) {
@@ -80,8 +85,7 @@ int explain(const Arguments& arguments) {
                  kStatusTransfers);
     return kExitNotFound;
   }
-  print(arguments.json ? json_of(**data, *row) : text_of(**data, *row));
-  return 0;
+  return print(arguments.json ? json_of(**data, *row) : text_of(**data, *row));
 }
 
 }  // namespace

@@ -123,7 +123,7 @@ std::string tasks_text(const StatusData& data) {
   for_each_task(data, [&](const StatusTask& task) {
     const std::int64_t end_ns = task.ended_ns != 0 ? task.ended_ns : data.refreshed_ns;
     rows.push_back({format("%" PRIu64, task.task), text_of(task.workflow), text_of(task.agent), task.ended_ns != 0 ? "ended" : "open",
-                    time_text(end_ns - task.begun_ns), task.deadline_ns == 0 ? "-" : time_text(task.deadline_ns), number(task.transfers), bytes_text(task.bytes)});
+                    time_text(end_ns - task.begun_ns), task.deadline_ns == 0 ? "-" : time_text(task.deadline_ns - task.begun_ns), number(task.transfers), bytes_text(task.bytes)});
   });
   return list_or(rows, "no tasks");
 }

@@ -43,6 +43,11 @@ std::string dial_text(Status state) {
       return "speaks no protocol version that this node knows; update the older one; tried again";
     case Code::protocol_error:
       return "what listens there is no kvrail node; check the address; tried again";
+    case Code::already_exists:
+      return "has this node's id, or is this node; give each node its own node.id, and list no node as its own peer; "
+             "tried again";
+    case Code::invalid_argument:
+      return "its address has no form that its transport knows; a shm peer is @name or an absolute path; tried again";
     case Code::lane_lost:
       return "the connection is lost; dialled again";
     default:
@@ -211,7 +216,7 @@ Result<void> Host::start() {
   KVRAIL_ASSERT(!started_);
   if (auto worker = worker_->start(); !worker.ok()) return worker;
   std::vector<ipc::AttachRule> rules;
-  for (const TenantRule& rule : config_.tenants) rules.push_back({.uid = rule.uid, .gid = {}, .tenant = rule.tenant});
+  for (const TenantRule& rule : config_.tenants) rules.push_back({.uid = static_cast<uid_t>(rule.uid), .gid = {}, .tenant = rule.tenant});
   auto policy = ipc::AttachPolicy::create(std::move(rules), config_.any_uid);
   if (!policy.ok()) return std::move(policy).error();
   ipc::AttachServerOptions options;

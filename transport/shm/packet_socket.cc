@@ -35,7 +35,7 @@ Error listen_error(const std::string& path, int error) {
                                                         : Code::io_error;
   return Error{Status{code, Scope::device, error},
                "shm socket " + path + ": " + std::strerror(error) +
-                   (error == EADDRINUSE ? "; stop the engine that listens there, or set another path"
+                   (error == EADDRINUSE ? "; stop the engine that listens there, remove the file if it is no socket, or set another path"
                     : error == ENOENT   ? "; make its folder, or set another path"
                                         : "")};
 }
@@ -59,8 +59,11 @@ Result<UniqueFd> listen_on(const std::string& path) {
   int rc = ::bind(made.get(), reinterpret_cast<const sockaddr*>(&address), length);
   if (rc != 0 && errno == EADDRINUSE && path[0] == '/') {
     // Nobody listens behind a name that refuses: a process that was killed left it.
+    // Anything else of that name refuses as well, and is somebody's file.
+    struct stat info {};
     UniqueFd probe;
-    if (connect_to(path, probe).detail == ECONNREFUSED) {
+    if (::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) &&
+        connect_to(path, probe).detail == ECONNREFUSED) {
       ::unlink(path.c_str());
       rc = ::bind(made.get(), reinterpret_cast<const sockaddr*>(&address), length);
     } else {

@@ -85,6 +85,7 @@ TEST_CASE("config / what is wrong is named with file, line, key and remedy, on o
   CHECK(says("[[peer]]\naddres = \"x\"\n", "peer.addres: unknown key; known here are address, transport"));
   CHECK(says("[[peer]]\naddress = \"a:1\"\ntransport = \"udp\"\n", "not one of tcp, shm"));
   CHECK(says("[[peer]]\naddress = \"a:1\"\n[[peer]]\naddress = \"a:1\"\n", "stands twice"));
+  CHECK(says("[[attach.tenant]]\nname = \"ghost\"\n", "attach.tenant.uid: missing"));
   CHECK(says("[[attach.tenant]]\nuid = 1\nname = \"a b\"\n", "must not hold spaces"));
   CHECK(says(std::string("a\0b", 3), "holds a zero byte"));
   CHECK(says("\xEF\xBB\xBF[node]\n", "byte order mark"));

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <thread>
@@ -160,6 +161,13 @@ TEST_CASE("socket paths: in use, left behind by a dead process, nonsense") {
   for (const char* nonsense : {"relative", "@", ""}) {
     CHECK_FALSE(listen_on(nonsense).ok());
   }
+  const std::string file = path + "-file";
+  const int fd = ::open(file.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
+  REQUIRE(fd >= 0);
+  ::close(fd);
+  CHECK(listen_on(file).status().code == Code::address_in_use);
+  CHECK(::access(file.c_str(), F_OK) == 0);  // whatever it is, it is not ours to remove
+  ::unlink(file.c_str());
 }
 
 TEST_CASE("a sender that closes and reuses its memory: the receiver reports no such chunk") {
