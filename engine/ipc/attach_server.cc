@@ -69,6 +69,7 @@ Result<void> AttachServer::start() {
   Result<UniqueFd> listener = listen_at(options_.socket_path, options_.socket_mode, kBacklog);
   if (!listener.ok()) return std::move(listener).error();
   listener_ = std::move(*listener);
+  socket_file_ = transport::socket_file_at(options_.socket_path);
   epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_ || !watch(epoll_.get(), listener_.get(), kListenerKey, EPOLLIN) ||
       !watch(epoll_.get(), link_.notice_bell.get(), kNoticeKey, EPOLLIN)) {
@@ -78,7 +79,7 @@ Result<void> AttachServer::start() {
 }
 
 AttachServer::~AttachServer() {
-  if (listener_) ::unlink(options_.socket_path.c_str());
+  if (listener_) transport::unlink_own(options_.socket_path, socket_file_);
   connections_.clear();
   sessions_.give_back_link(&link_);
 }
@@ -280,7 +281,7 @@ void AttachServer::answer(Connection& connection, std::span<const std::byte> mes
 void AttachServer::shut_down() {
   shutting_down_ = true;
   static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr));
-  ::unlink(options_.socket_path.c_str());
+  transport::unlink_own(options_.socket_path, socket_file_);
   listener_.reset();
   for (auto it = connections_.begin(); it != connections_.end();) {
     Connection& connection = *(it++)->second;

@@ -22,6 +22,7 @@
 #include "kvrail/base/result.h"
 #include "kvrail/base/time.h"
 #include "mempool/memory.h"
+#include "transport/socket_file.h"
 
 namespace kvrail::engine::ipc {
 
@@ -116,6 +117,7 @@ class AttachServer {
   const Clock& clock_;
   UniqueFd epoll_;
   UniqueFd listener_;
+  transport::SocketFile socket_file_;
   ConnectionMap connections_;
   TimeNs accept_again_ns_ = 0;   // after the system ran out of descriptors; 0: now
   bool shutting_down_ = false;

@@ -1,5 +1,6 @@
 // Daemons that die, are told to end and start again, at any moment of the work.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -178,6 +179,23 @@ TEST_CASE("lives / SIGTERM at any moment under load ends a daemon with 0, a seco
   }
   CHECK(longest_ns < 11 * kSecondNs);   // runtime.drain, and the way out
   MESSAGE(runs << " ends under load, the slowest took " << longest_ns / kMillisecondNs << " ms");
+}
+
+TEST_CASE("lives / a daemon that ends leaves the socket of the one that has taken its name") {
+  const TempDir dir;
+  const std::string config = dir.write("kvraild.toml", "[attach]\nsocket = \"" + dir.path("s") +
+                                                           "\"\n[memory]\ntables = \"64 MiB\"\nreceive_arena = \"16 MiB\"\n");
+  Process first({kvraild_path(), "--config", config});
+  REQUIRE_MESSAGE(first.says("takes agents at", kSoonMs), first.output());
+  REQUIRE(::unlink(dir.path("s").c_str()) == 0);
+  Process second({kvraild_path(), "--config", config});
+  REQUIRE_MESSAGE(second.says("takes agents at", kSoonMs), second.output());
+  first.signal(SIGTERM);
+  CHECK(first.wait(kSoonMs) == 0);
+  CHECK(::access(dir.path("s").c_str(), F_OK) == 0);
+  second.signal(SIGTERM);
+  CHECK(second.wait(kSoonMs) == 0);
+  CHECK(::access(dir.path("s").c_str(), F_OK) != 0);
 }
 
 TEST_CASE("lives / of two daemons that start together on one socket, one runs and the other says why") {

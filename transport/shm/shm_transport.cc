@@ -53,6 +53,7 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const ShmOptions& optio
   Result<UniqueFd> listener = listen_on(options.listen_path);
   if (!listener.ok()) return std::move(listener).error();
   made->listener_ = std::move(*listener);
+  made->socket_file_ = socket_file_at(made->options_.listen_path);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = 0;  // no LaneId packs to 0
@@ -64,7 +65,7 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const ShmOptions& optio
 
 ShmTransport::~ShmTransport() {
   lanes_.for_each([](LaneId, std::unique_ptr<Lane>& lane) { lane->close_memory(); });
-  if (listener_.valid() && options_.listen_path[0] == '/') ::unlink(options_.listen_path.c_str());
+  if (listener_.valid()) unlink_own(options_.listen_path, socket_file_);
 }
 
 Result<LaneId> ShmTransport::open_lane(std::string_view address, std::uint64_t cookie) {

@@ -19,6 +19,7 @@
 #include "kvrail/base/handle.h"
 #include "transport/handshake.h"
 #include "transport/shm/packet_socket.h"
+#include "transport/socket_file.h"
 #include "transport/transport.h"
 #include "transport/wire/frame.h"
 
@@ -144,6 +145,7 @@ class ShmTransport final : public Transport {
   HandshakeConfig handshake_;
   UniqueFd epoll_;
   UniqueFd listener_;
+  SocketFile socket_file_;
   LaneTable lanes_;
   std::vector<LeaseSlot> leases_;
   std::vector<OwnArena> arenas_;
