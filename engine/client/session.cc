@@ -181,19 +181,19 @@ Status Session::wait(const Deadline& deadline, std::uint32_t kinds) {
     const Status checked = check(begin_ns);
     return checked.ok() ? Status{Code::timed_out} : checked;
   }
-  if (channel_->drives()) return sleep(deadline);
+  if (channel_->drives()) return await_channel(deadline);
   const bool call = kinds == ipc::kWakeReply;
   const TimeNs spin_ns = std::min(call ? call_spin_.ns() : spin_ns_, deadline.ns(begin_ns) - begin_ns);
   Status waited;
   if (!spin(begin_ns, spin_ns) && completion_.prepare_park(kinds | ipc::kWakeReply)) {
-    waited = sleep(deadline);
+    waited = await_channel(deadline);
     completion_.cancel_park();
   }
   if (call) call_spin_.learn(now_ns() - begin_ns);
   return waited;
 }
 
-Status Session::sleep(const Deadline& deadline) {
+Status Session::await_channel(const Deadline& deadline) {
   const Status waited = channel_->wait(deadline.left_ns());
   if (waited.ok() || completion_.available() != 0) return {};
   if (waited.code != Code::timed_out) end(waited);

@@ -24,9 +24,9 @@
 
 #include "engine/client/channel.h"
 #include "engine/client/slot_claims.h"
+#include "kvrail/agent.h"
 #include "kvrail/base/shared_ring.h"
 #include "kvrail/base/spin_budget.h"
-#include "kvrail/agent.h"
 #include "kvrail/probe.h"
 
 namespace kvrail::client {
@@ -135,7 +135,7 @@ class Session {
   // True when there is something to take before the time for looking is over.
   [[nodiscard]] bool spin(TimeNs begin_ns, TimeNs spin_ns) noexcept;
   // Until the channel has news.
-  Status sleep(const Deadline& deadline);
+  Status await_channel(const Deadline& deadline);
   // The ring is empty: an engine that waits for that is told.
   void tell_read() noexcept;
   void unmap_idle() noexcept;

@@ -14,10 +14,12 @@
 #include "engine/ipc/node_host.h"
 #include "engine/ipc/sessions.h"
 #include "kvrail/base/no_alloc.h"
+#include "tests/fuzz/bytes.h"
 #include "tests/fuzz/seeds.h"
 
 namespace {
 
+using kvrail::test::Bytes;
 using namespace kvrail;
 using namespace kvrail::engine;
 using namespace kvrail::engine::ipc;
@@ -147,24 +149,6 @@ class Agent {
   UniqueFd bell_;
   std::unique_ptr<AgentSession> session_;
   std::uint32_t arena_ = 0;
-};
-
-class Bytes {
- public:
-  Bytes(const std::uint8_t* data, std::size_t size) : bytes_(data, size) {}
-  [[nodiscard]] bool empty() const { return bytes_.empty(); }
-  std::uint8_t u8() {
-    if (bytes_.empty()) return 0;
-    const std::uint8_t value = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return value;
-  }
-  void take(std::span<std::byte> out) {
-    for (std::byte& byte : out) byte = static_cast<std::byte>(u8());
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
 };
 
 // Bent so little that it gets past the form: everything behind the form is then reached as well.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvrail/base/assert.h"
+#include "tests/fuzz/bytes.h"
 #include "tests/fuzz/seeds.h"
 #include "tests/support/node_world.h"
 #include "transport/wire/codec.h"
@@ -21,6 +22,7 @@
 
 namespace {
 
+using kvrail::test::Bytes;
 using namespace kvrail;
 using namespace kvrail::testing;
 using transport::ChunkPost;
@@ -35,29 +37,6 @@ constexpr NodeId kNode = 1;
 constexpr NodeId kPeer = 2;
 constexpr std::size_t kMostSteps = 256;
 constexpr std::uint64_t kTokenBytes = 512;   // of small_layout()
-
-class Bytes {
- public:
-  Bytes(const std::uint8_t* data, std::size_t size) : bytes_(data, size) {}
-  [[nodiscard]] bool empty() const { return bytes_.empty(); }
-  std::uint8_t u8() {
-    if (bytes_.empty()) return 0;
-    const std::uint8_t value = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return value;
-  }
-  std::uint64_t u64() {
-    std::uint64_t value = 0;
-    for (int i = 0; i < 8; ++i) value = value << 8 | u8();
-    return value;
-  }
-  bool one_in(std::uint8_t n) { return u8() % n == n - 1; }
-  // Small most of the time, sometimes up to 2^32.
-  std::uint64_t number(std::uint64_t most) { return one_in(16) ? u64() >> 32 : u8() % (most + 1); }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
 
 NodeOptions node_options() {
   NodeOptions options = World::small_options(kNode, 1);
