@@ -94,7 +94,7 @@ std::optional<MemoryRoom> memory_room(const std::string& proc, const std::string
     if (second == std::string::npos) {
       continue;
     }
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string controllers = std::string(",").append(line, first + 1, second - first - 1).append(",");
     std::string group = line.substr(second + 1);
     if (!group.empty() && group.back() == '/') {
       group.pop_back();

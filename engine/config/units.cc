@@ -15,7 +15,7 @@ struct Unit {
 };
 
 Error bad(std::string_view text, const std::string& what) {
-  return Error{{Code::invalid_argument, Scope::engine}, "\"" + std::string(text) + "\" " + what};
+  return Error{{Code::invalid_argument, Scope::engine}, std::string("\"").append(text).append("\" ").append(what)};
 }
 
 // A whole number, blanks, then exactly one of the units.

@@ -168,7 +168,7 @@ std::string text_of(const StatusData& data, View view) {
 
 std::string text_of(const StatusData&, const StatusTransfer& row) {
   std::string out = format("transfer %" PRIu64 " (%s): ", row.transfer, direction_name(row.direction));
-  out += "'" + text_of(row.context) + "' version " + number(row.version) + " from " + text_of(row.from) + " to " + text_of(row.to) + "\n";
+  out += std::string("'") + text_of(row.context) + "' version " + number(row.version) + " from " + text_of(row.from) + " to " + text_of(row.to) + "\n";
   out += "  task " + (row.task == 0 ? "-" : number(row.task)) + ", peer " + node_text(row.peer_node) +
          (row.critical != 0 ? ", critical" : row.background != 0 ? ", background" : "") + (row.eager != 0 ? ", eager" : "") +
          (row.resumed != 0 ? ", resumed" : "") + "\n";

@@ -330,7 +330,7 @@ TEST_CASE("core / integrity / a flipped bit is found and its unit sent again") {
   pair.world.network.set_links(1, 2, bad);
   int good = 0;
   for (int i = 0; i < 20; ++i) {
-    const std::string context = "c" + std::to_string(i);
+    const std::string context = std::string("c") + std::to_string(i);
     REQUIRE(pair.sender->commit(context, 200 + static_cast<std::uint64_t>(i), 64).ok());
     const AgentEvent sent = pair.send(context, kFull);
     CHECK((sent.status.code == Code::ok || sent.status.code == Code::corrupt));

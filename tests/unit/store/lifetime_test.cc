@@ -110,7 +110,7 @@ TEST_CASE("a full receive arena makes room from what nobody uses, least recently
   for (TokenId i = 0; i < 4; ++i) {
     f.clock.advance(1);
     versions.push_back(
-        f.receive(f.request("far", "c" + std::to_string(i), ids(480, i * 1'000), 1), 1));
+        f.receive(f.request("far", std::string("c") + std::to_string(i), ids(480, i * 1'000), 1), 1));
   }
   const DeliveryHandle used = f.store->deliver(reader, versions[0]);
   f.store->release(reader, used);  // Now the most recently used.

@@ -68,7 +68,7 @@ TEST_CASE("full tables refuse and stay whole: versions") {
   const std::uint64_t block = f.layout.block_bytes();
   for (std::uint32_t i = 0; i < 4; ++i) {
     REQUIRE(
-        f.commit(a, "c" + std::to_string(i), ids(16, i * 100), {{slots.arena, 1, i * block}}).ok());
+        f.commit(a, std::string("c") + std::to_string(i), ids(16, i * 100), {{slots.arena, 1, i * block}}).ok());
   }
   const Extent last{slots.arena, 1, 4 * block};
   CHECK(f.commit(a, "c4", ids(16, 400), {last}).status().code == Code::out_of_capacity);
@@ -139,7 +139,7 @@ TEST_CASE("exhausted table memory is an answer, not the end") {
   std::uint32_t committed = 0;
   for (std::uint32_t i = 0; i < 250; ++i) {
     // 30 blocks, all shared after the first commit: 30 * 25 bytes of lists each.
-    const auto version = f.commit(a, "c" + std::to_string(i), ids(480), {slot});
+    const auto version = f.commit(a, std::string("c").append(std::to_string(i)), ids(480), {slot});
     if (!version.ok()) {
       CHECK(version.status().code == Code::out_of_memory);
       break;

@@ -88,7 +88,7 @@ class Run {
     }
     return out;
   }
-  std::string some_name() { return "c" + std::to_string(prng_.uniform(3)); }
+  std::string some_name() { return std::string("c") + std::to_string(prng_.uniform(3)); }
   ModelAgent& some_agent() { return agents_[prng_.uniform(3)]; }
 
   void step() {
@@ -436,7 +436,7 @@ class Run {
     }
     for (int i = 0; i < 3; ++i) {
       const VersionHandle received =
-          f_.store->find(f_.tenant, name("far"), name("c" + std::to_string(i)), 0);
+          f_.store->find(f_.tenant, name("far"), name(std::string("c") + std::to_string(i)), 0);
       if (received) {
         verify(received);
       }
