@@ -121,7 +121,7 @@ class Run {
       const auto agents = 1 + config_.uniform(2);
       for (std::uint64_t i = 0; i < agents; ++i) {
         auto person = std::make_unique<Person>();
-        person->name = "a" + std::to_string(id) + std::to_string(i);
+        person->name = std::string("a").append(std::to_string(id)).append(std::to_string(i));
         person->node = id;
         person->forgetful = config_.chance(0.2);
         people_.push_back(std::move(person));
