@@ -119,6 +119,7 @@ void Node::Core::explain_in(const Incoming& in) noexcept {
 
 void Node::Core::explain_local(const LocalRequest& request, Medium medium, Status status) noexcept {
   StatusTransfer row;
+  row.transfer = request.id;
   row.origin_node = row.peer_node = options_.node_id;
   row.task = request.options.task;
   if (const LocalAgent* from = agent(request.from); from != nullptr) {

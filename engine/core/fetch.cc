@@ -26,7 +26,7 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
     const VersionHandle found = store_->find_for(place->local, context, version);
     if (!found.valid()) return Status{Code::not_found};
     if (!reserve_events(handle, 1)) return Status{Code::out_of_capacity};
-    deliver_locally({place->local, handle, ticket, true, 0, context, found, options, now_});
+    deliver_locally({next_transfer_++, place->local, handle, ticket, true, 0, context, found, options, now_});
     return Status{};
   }
   const AllowAllocScope allow;  // an Error's sentence, when there is one

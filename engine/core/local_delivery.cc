@@ -66,6 +66,7 @@ void Node::Core::finish_locally(const LocalRequest& request, Medium medium, Stat
   event.critical = request.options.critical;
   event.receiver = request.receiver;
   event.task = request.options.task;
+  event.transfer = request.id;
   event.observed_ns = now_ - request.submitted_ns;
   if (status.ok()) {
     const DeliveryHandle delivery = agent(request.to) == nullptr ? DeliveryHandle{} : store_->deliver(request.to, version);

@@ -197,6 +197,7 @@ struct Task {
 
 // A delivery on this node; `ticket` is of the sender, or (fetch) of the receiver.
 struct LocalRequest {
+  TransferId id = 0;                  // counted with those to other nodes
   AgentHandle from, to;
   TicketId ticket = 0;
   bool fetch = false;
@@ -209,7 +210,6 @@ struct LocalRequest {
 
 // A summary that a local agent was asked for on behalf of a local receiver.
 struct LocalSummary {
-  TransferId id = 0;
   LocalRequest request;               // its version is pinned
 };
 

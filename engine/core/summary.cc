@@ -56,7 +56,7 @@ Status Node::Core::summary(AgentHandle handle, TransferId request, std::uint8_t 
   if (bytes.size() > limit - wire::kMaxSummaryOverhead) return Status{Code::too_large};
   Handle<LocalSummary> local;
   local_summaries_.for_each([&](Handle<LocalSummary> h, LocalSummary& open) {
-    if (open.id == request && open.request.from == handle) local = h;
+    if (open.request.id == request && open.request.from == handle) local = h;
   });
   if (LocalSummary* open = local_summaries_.get(local); open != nullptr) {
     VersionView view;
@@ -109,9 +109,8 @@ bool Node::Core::start_local_summary(const LocalRequest& request) noexcept {
   const Handle<LocalSummary> handle = local_summaries_.try_emplace();
   if (!handle.valid()) return false;
   LocalSummary& open = *local_summaries_.get(handle);
-  open.id = next_transfer_++;
   open.request = request;
-  if (!ask_for_summary(request.from, open.id, request.version)) {
+  if (!ask_for_summary(request.from, request.id, request.version)) {
     local_summaries_.erase(handle);
     return false;
   }

@@ -4,15 +4,21 @@
 // Exit codes: 0 shown; 1 no engine there, or no right to ask it; 2 wrong usage; 3 no such transfer.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/client/socket_channel.h"
+#include "engine/ctl/pick.h"
 #include "engine/ctl/views.h"
 #include "kvrail/agent.h"
+#include "kvrail_features.h"
 
 namespace kvrail::engine::ctl {
 namespace {
@@ -24,19 +30,23 @@ constexpr int kExitNotFound = 3;
 struct Arguments {
   std::string socket = kDefaultSocketPath;
   bool json = false;
-  std::uint64_t transfer = 0;
+  Choice choice;  // of explain
 };
 
 int complain(const Error& error) {
-  const std::string& text = error.message.empty() ? std::string(name(error.status.code)) : error.message;
+  const std::string& text =
+      error.message.empty() ? std::string(name(error.status.code)) : error.message;
   std::fprintf(stderr, "kvrailctl: %s\n", text.c_str());
   return kExitFailed;
 }
 
 int print(const std::string& text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  return written ? 0 : complain(Error{{Code::io_error, Scope::engine, errno},
-                                      std::string("cannot write to standard output: ") + std::strerror(errno)});
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return written ? 0
+                 : complain(Error{
+                       {Code::io_error, Scope::engine, errno},
+                       std::string("cannot write to standard output: ") + std::strerror(errno)});
 }
 
 Result<std::unique_ptr<StatusData>> load(const std::string& socket) {
@@ -44,25 +54,19 @@ Result<std::unique_ptr<StatusData>> load(const std::string& socket) {
   if (!map.ok()) return std::move(map).error();
   const StatusPage* page = as_status_page(map->base, map->bytes);
   auto data = std::make_unique<StatusData>();
-  Result<std::unique_ptr<StatusData>> result = Error{
-      {Code::version_mismatch}, "the engine at " + socket + " is of another version: use its own kvrailctl"};
+  Result<std::unique_ptr<StatusData>> result =
+      Error{{Code::version_mismatch},
+            "the engine at " + socket + " is of another version: use its own kvrailctl"};
   if (page != nullptr) {
     // A refresh takes microseconds; a writer that is always inside has died there.
-    result = read_status_page(*page, *data, 1'000'000)
-                 ? Result<std::unique_ptr<StatusData>>(std::move(data))
-                 : Error{{Code::busy}, "the status page of " + socket + " is never at rest: is the engine stuck?"};
+    result =
+        read_status_page(*page, *data, 1'000'000)
+            ? Result<std::unique_ptr<StatusData>>(std::move(data))
+            : Error{{Code::busy},
+                    "the status page of " + socket + " is never at rest: is the engine stuck?"};
   }
   client::unmap(*map);
   return result;
-}
-
-const StatusTransfer* find(const StatusData& data, std::uint64_t transfer) {
-  // The receiver's row tells why; it is the one to show where both directions are here.
-  const StatusTransfer* found = nullptr;
-  for_each_transfer(data, [&](const StatusTransfer& row) {
-    if (row.transfer == transfer && (found == nullptr || row.line_count > 0)) found = &row;
-  });
-  return found;
 }
 
 int show(const Arguments& arguments, View view) {
@@ -74,18 +78,65 @@ int show(const Arguments& arguments, View view) {
 int explain(const Arguments& arguments) {
   const auto data = load(arguments.socket);
   if (!data.ok()) return complain(data.error());
-  const StatusTransfer* row = nullptr;
-  if (arguments.transfer != 0) {
-    row = find(**data, arguments.transfer);
-  } else {
-    for_each_transfer(**data, [&row](const StatusTransfer& each) { row = &each; });
-  }
-  if (row == nullptr) {
-    std::fprintf(stderr, "kvrailctl: no such transfer here; 'kvrailctl transfers' lists the last %zu\n",
+  const Picked picked = pick_transfer(**data, arguments.choice);
+  if (picked.row == nullptr) {
+    std::fprintf(stderr,
+                 "kvrailctl: no such transfer here; 'kvrailctl transfers' lists the last %zu\n",
                  kStatusTransfers);
     return kExitNotFound;
   }
-  return print(arguments.json ? json_of(**data, *row) : text_of(**data, *row));
+  if (const std::string more = ambiguity_text(picked); !more.empty())
+    std::fprintf(stderr, "kvrailctl: %s\n", more.c_str());
+  return print(arguments.json ? json_of(**data, *picked.row) : text_of(**data, *picked.row));
+}
+
+struct Command {
+  const char* name;
+  const char* help;
+  View view;
+};
+constexpr std::array kCommands{
+    Command{"status", "the node: counters, memory, peers", View::status},
+    Command{"agents", "agents that the node knows", View::agents},
+    Command{"lanes", "lanes to peers: rate, round trip, bytes in flight", View::lanes},
+    Command{"tasks", "tasks of local agents", View::tasks},
+    Command{"transfers", "the last transfers: medium, bytes, predicted and observed time",
+            View::transfers}};
+
+void add_id(CLI::App& command, const char* name, std::optional<std::uint64_t>& out,
+            const char* help) {
+  command
+      .add_option_function<std::string>(
+          name, [&out](const std::string& text) { out = *parse_id(text); }, help)
+      ->check([](const std::string& text) {
+        const auto id = parse_id(text);
+        return id.ok() ? std::string() : id.error().message;
+      });
+}
+
+// The exit code of a command line that cannot be taken: what is wrong, in one line, or the help
+// that was asked for.
+int refuse(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  std::string what = error.what();
+  if (app.get_subcommands().empty()) {
+    std::string names;
+    for (const CLI::App* command : app.get_subcommands({}))
+      names += (names.empty() ? "" : ", ") + command->get_name();
+    const std::vector<std::string> left = app.remaining();
+    const auto word = std::find_if(left.begin(), left.end(),
+                                   [](const std::string& text) { return !text.starts_with('-'); });
+    if (word != left.end()) {
+      what = std::string("there is no command '")
+                 .append(*word)
+                 .append("'; commands are ")
+                 .append(names);
+    } else if (left.empty()) {
+      what = std::string("a command is missing; commands are ").append(names);
+    }
+  }
+  std::fprintf(stderr, "kvrailctl: %s; 'kvrailctl --help' tells more\n", what.c_str());
+  return kExitUsage;
 }
 
 }  // namespace
@@ -96,32 +147,33 @@ int main(int argc, char** argv) {
   CLI::App app{"Shows what a kvrail engine on this machine does."};
   app.require_subcommand(1);
   app.fallthrough();
+  app.set_version_flag("--version", std::string("kvrailctl ") + KVRAIL_VERSION);
+  app.footer(
+      "Exit codes: 0 shown; 1 no engine there, or no right to ask it; 2 wrong usage; 3 no such "
+      "transfer.");
   Arguments arguments;
-  app.add_option("-s,--socket", arguments.socket, "the engine's attach socket")->capture_default_str();
+  app.add_option("-s,--socket", arguments.socket, "the engine's attach socket")
+      ->capture_default_str();
   app.add_flag("--json", arguments.json, "print JSON");
   int code = 0;
-  struct Command {
-    const char* name;
-    const char* help;
-    View view;
-  };
-  for (const Command& command :
-       {Command{"status", "the node: counters, memory, peers", View::status},
-        Command{"agents", "agents that the node knows", View::agents},
-        Command{"lanes", "lanes to peers: rate, round trip, bytes in flight", View::lanes},
-        Command{"tasks", "tasks of local agents", View::tasks},
-        Command{"transfers", "the last transfers: medium, bytes, predicted and observed time", View::transfers}}) {
-    app.add_subcommand(command.name, command.help)->callback([&code, &arguments, view = command.view] {
-      code = show(arguments, view);
-    });
+  for (const Command& command : kCommands) {
+    app.add_subcommand(command.name, command.help)
+        ->callback([&code, &arguments, view = command.view] { code = show(arguments, view); });
   }
-  CLI::App* why = app.add_subcommand("explain", "why a transfer went as it did: every medium that was weighed");
-  why->add_option("transfer", arguments.transfer, "id of the transfer; the last one if left out");
+  CLI::App* why =
+      app.add_subcommand("explain", "why a transfer went as it did: every medium that was weighed");
+  add_id(*why, "transfer", arguments.choice.transfer,
+         "id of the transfer, decimal or 0x...; the last one if left out");
+  why->add_option("--way", arguments.choice.way,
+                  "of several with this id, the one that came in, went out or is local")
+      ->check(CLI::IsMember({"in", "out", "local"}));
+  add_id(*why, "--peer", arguments.choice.peer,
+         "of several with this id, the one from or to this node");
   why->callback([&code, &arguments] { code = explain(arguments); });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
+    return refuse(app, error);
   }
   return code;
 }

@@ -43,7 +43,6 @@ std::string time_text(std::int64_t ns) {
 }
 
 std::string number(std::uint64_t value) { return std::to_string(value); }
-std::string node_text(std::uint64_t node) { return node == 0 ? "local" : format("%016" PRIx64, node); }
 std::string text_of(const Name& name) { return std::string(name.view()); }
 std::string medium_text(Medium medium) { return std::string(medium_name(medium)); }
 
@@ -72,7 +71,7 @@ std::string list_or(const std::vector<Row>& rows, const char* none) {
 std::string status_text(const StatusData& data) {
   const StatusCounters& c = data.counters;
   std::vector<Row> rows{
-      {"node", format("%016" PRIx64, data.node), format("incarnation %016" PRIx64, data.incarnation)},
+      {"node", node_text(data.node), "incarnation " + node_text(data.incarnation)},
       {"up for", time_text(data.refreshed_ns - data.started_ns), data.draining != 0 ? "draining" : "serving"},
       {"policy", data.policy == 0 ? "adaptive" : medium_text(static_cast<Medium>(data.policy)), ""},
       {"receive memory", bytes_text(data.receive_bytes_total), bytes_text(data.receive_bytes_free) + " free, " + bytes_text(data.leased_bytes) + " leased"},
@@ -138,7 +137,25 @@ std::string transfers_text(const StatusData& data) {
   return list_or(rows, "no transfers");
 }
 
+// Why a row has no table of costs.
+std::string no_costs_text(const StatusData& data, const StatusTransfer& row) {
+  switch (row.direction) {
+    case StatusDirection::local: return "within the node: the receiver got a reference, no cost was weighed";
+    case StatusDirection::in: return "it ended before its medium was chosen, so no cost was weighed";
+    case StatusDirection::out: break;
+  }
+  return "the choice was made by the receiver, ask its engine: kvrailctl explain " + number(row.transfer) +
+         " --way in --peer " + node_text(data.node);
+}
+
+constexpr const char* kCostLegend =
+    "\n"
+    "  total = (wait + encode, transmit and decode, which overlap, + recompute) x how predictions came true so far\n"
+    "  cost  = weight of the transfer x (total + loss) + price; the least is chosen (docs/scheduling.md)\n";
+
 }  // namespace
+
+std::string node_text(std::uint64_t node) { return node == 0 ? "local" : format("0x%016" PRIx64, node); }
 
 const char* direction_name(StatusDirection direction) noexcept {
   switch (direction) {
@@ -166,7 +183,7 @@ std::string text_of(const StatusData& data, View view) {
   return {};
 }
 
-std::string text_of(const StatusData&, const StatusTransfer& row) {
+std::string text_of(const StatusData& data, const StatusTransfer& row) {
   std::string out = format("transfer %" PRIu64 " (%s): ", row.transfer, direction_name(row.direction));
   out += std::string("'") + text_of(row.context) + "' version " + number(row.version) + " from " + text_of(row.from) + " to " + text_of(row.to) + "\n";
   out += "  task " + (row.task == 0 ? "-" : number(row.task)) + ", peer " + node_text(row.peer_node) +
@@ -178,7 +195,7 @@ std::string text_of(const StatusData&, const StatusTransfer& row) {
          format(", epsilon %.6f", row.epsilon_ppm * 1e-6) + "\n";
   out += "  predicted " + time_text(row.predicted_ns) + ", observed " + time_text(row.observed_ns) + ", recomputed in " + time_text(row.recompute_ns) +
          ", ended " + name(row.status.code) + "\n";
-  if (row.line_count == 0) return out + "  the choice was made by the receiver: ask its engine\n";
+  if (row.line_count == 0) return out + "  " + no_costs_text(data, row) + "\n";
   out += std::string("  chosen for: ") + reason_name(row.reason) + "\n\n";
   std::vector<Row> rows{{"MEDIUM", "BYTES", "WAIT", "ENCODE", "TRANSMIT", "DECODE", "RECOMPUTE", "LOSS", "PRICE", "TOTAL", "COST", ""}};
   for (std::uint32_t i = 0; i < std::min<std::size_t>(row.line_count, kStatusCostLines); ++i) {
@@ -190,7 +207,7 @@ std::string text_of(const StatusData&, const StatusTransfer& row) {
                     time_text(line.decode_ns), time_text(line.recompute_ns), time_text(line.loss_ns), time_text(line.price_ns), time_text(line.total_ns),
                     time_text(line.cost_ns), why});
   }
-  return out + table(rows);
+  return out + table(rows) + kCostLegend;
 }
 
 }  // namespace kvrail::engine::ctl

@@ -34,6 +34,8 @@ void for_each_task(const StatusData& data, Visit visit) {
   }
 }
 
+// "0x" and 16 digits, as parse_id() takes it back; 0 is "local".
+[[nodiscard]] std::string node_text(std::uint64_t node);
 [[nodiscard]] const char* direction_name(StatusDirection direction) noexcept;
 [[nodiscard]] const char* reason_name(std::uint8_t reason) noexcept;  // scheduler::PickReason
 

@@ -100,6 +100,7 @@ int main(int argc, char** argv) {
   bool check = false;
   app.add_option("-c,--config", config_path, "configuration file (docs/config.md); without one: the defaults");
   app.add_flag("--check-config", check, "read the configuration, say what is wrong, and end");
+  app.footer("Exit codes: 0 ended as asked; 1 could not run; 2 wrong usage or configuration.");
   app.set_version_flag("--version", std::string("kvraild ") + KVRAIL_VERSION);
   try {
     app.parse(argc, argv);

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kvrail_features.h"
 #include "tests/ipc/engine_rig.h"
 
 namespace kvrail::test {
@@ -40,10 +41,36 @@ TEST_CASE("kvrailctl / without an engine it says so in one line and fails") {
   CHECK(output.code == 1);
   CHECK(output.text.find("no engine listens at /nonexistent/kvrail") != std::string::npos);
   CHECK(std::count(output.text.begin(), output.text.end(), '\n') == 1);
-  CHECK(run_alone({}).code == 2);
-  CHECK(run_alone({"frobnicate"}).code == 2);
-  CHECK(run_alone({"explain", "not-a-number"}).code == 2);
-  CHECK(run_alone({"--help"}).code == 0);
+}
+
+TEST_CASE("kvrailctl / wrong usage names what is wrong and what there is, and exits with 2") {
+  const auto refused = [](std::vector<std::string> arguments, const char* what) {
+    const Output output = run_alone(std::move(arguments));
+    CAPTURE(output.text);
+    CHECK(output.code == 2);
+    CHECK(output.text.find(what) != std::string::npos);
+    CHECK(std::count(output.text.begin(), output.text.end(), '\n') == 1);
+  };
+  refused({"frobnicate"}, "no command 'frobnicate'; commands are status, agents, lanes, tasks, transfers");
+  refused({"--json", "frobnicate", "x"}, "no command 'frobnicate'");
+  refused({}, "a command is missing; commands are status");
+  refused({"--frobnicate"}, "kvrailctl: ");
+  refused({"explain", "--way", "up"}, "--way");
+  for (const char* id : {"not-a-number", "0", "0x", "12x", "18446744073709551616", "-5", ""}) {
+    CAPTURE(id);
+    refused({"explain", id}, "kvrailctl: ");
+    refused({"explain", "--peer", id}, "kvrailctl: ");
+  }
+  refused({"explain", "0"}, "'0' is no id: give a whole number from 1");
+}
+
+TEST_CASE("kvrailctl / help tells the exit codes, and there is a version") {
+  const Output help = run_alone({"--help"});
+  CHECK(help.code == 0);
+  CHECK(help.text.find("Exit codes: 0 shown; 1 no engine") != std::string::npos);
+  const Output version = run_alone({"--version"});
+  CHECK(version.code == 0);
+  CHECK(version.text == "kvrailctl " KVRAIL_VERSION "\n");
 }
 
 TEST_CASE("kvrailctl / shows agents, tasks, transfers and why") {
@@ -66,8 +93,12 @@ TEST_CASE("kvrailctl / shows agents, tasks, transfers and why") {
     REQUIRE(context.ok());
     const Result<Ticket> ticket = planner->send(*context, {"coder"}, {.task = *task});
     REQUIRE(ticket.ok());
-    CHECK(coder->receive(kSoon).ok());
-    CHECK(planner->wait(*ticket, kSoon).ok());
+    const Result<Delivery> delivery = coder->receive(kSoon);
+    const auto outcomes = planner->wait(*ticket, kSoon);
+    REQUIRE(delivery.ok());
+    REQUIRE(outcomes.ok());
+    CHECK(delivery->transfer() != 0);
+    CHECK((*outcomes)[0].transfer == delivery->transfer());
     held.emplace(std::move(*blocks));
   });
   rig.node().refresh_status(SteadyClock().now_ns());
@@ -95,12 +126,18 @@ TEST_CASE("kvrailctl / shows agents, tasks, transfers and why") {
   CHECK(transfers[0]["context"] == "doc");
   CHECK(transfers[0]["status"] == "ok");
   const std::string id = transfers[0]["transfer"];
+  CHECK(id != "0");
   CHECK(run(rig, {"transfers"}).text.find("doc") != std::string::npos);
 
   const Output why = run(rig, {"explain", id});
   CHECK(why.code == 0);
   CHECK(why.text.find("'doc' version 1 from planner to coder") != std::string::npos);
+  CHECK(why.text.find("transfer " + id + " (local)") != std::string::npos);
   CHECK(run(rig, {"explain"}).text == why.text);
+  CHECK(run(rig, {"explain", "00" + id}).text == why.text);
+  CHECK(run(rig, {"explain", id, "--way", "local", "--peer", "0x7"}).text == why.text);
+  CHECK(run(rig, {"explain", id, "--way", "in"}).code == 3);
+  CHECK(run(rig, {"explain", id, "--peer", "8"}).code == 3);
   const Output none = run(rig, {"explain", "123456789"});
   CHECK(none.code == 3);
   CHECK(none.text.find("no such transfer") != std::string::npos);

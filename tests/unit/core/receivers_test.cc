@@ -1,4 +1,6 @@
 // Several receivers, receivers on the same node, receivers that fetch, and receivers of others.
+#include <set>
+
 #include "tests/unit/core/pair.h"
 
 using namespace kvrail;
@@ -31,11 +33,16 @@ TEST_CASE("core / several receivers / one copy per node, one end per receiver") 
   for (std::size_t i = 0; i < 5; ++i) {
     CHECK(ends[i].ticket == ticket);
     CHECK(ends[i].status.code == (i == 2 ? Code::not_found : Code::ok));
+    CHECK((ends[i].transfer == 0) == (i == 2));
   }
   CHECK(bytes == 100 * 512);
+  std::set<TransferId> ids;
+  for (const AgentEvent& end : ends) ids.insert(end.transfer);
+  CHECK(ids.size() == ends.size());
   for (TestAgent* agent : {pair.receiver.get(), &second, &third, &neighbour}) {
     AgentEvent event;
     REQUIRE(agent->take(AgentEventKind::delivery, event));
+    CHECK(ids.contains(event.transfer));
     const Received got = read_delivery(agent->host(), event);
     CHECK(got.tokens == TestAgent::tokens_of(7, 100));
     CHECK(largest_error(agent->host(), got, 7) == 0);
