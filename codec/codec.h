@@ -72,6 +72,7 @@ struct Meta {
 ///   values too
 ///                large to rotate); send the run by full or lossless
 ///   corrupt      decode only: the planes are no encoding of such a run; the output is all zero
+///   layout_mismatch  decode only: coded with another basis (lowrank); the output is all zero
 struct Report {
   Status status;
   std::uint64_t raw_bytes = 0;      // of the run, not encoded
