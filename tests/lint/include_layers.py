@@ -37,6 +37,7 @@ LIBRARIES = {
     'nvml': ['gpu'],
     'liburing': ['transport', 'engine', 'perf', 'tests'],
     'hwy/': ['codec', 'perf', 'tests'],
+    'Eigen/': ['perf'],
     'openssl/': ['transport', 'engine', 'tests', 'perf'],
     'numa': ['mempool', 'engine', 'perf', 'tests'],
     # Slow to compile and not for the data path.
