@@ -132,8 +132,6 @@ void digests(std::span<const std::byte> piece, std::span<std::uint64_t> out) noe
   }
 }
 
-std::uint64_t digest(std::span<const std::byte> unit) noexcept { return XXH3_64bits(unit.data(), unit.size()); }
-
 Hash128 encoding_id(std::span<const std::byte> plane0) noexcept {
   return from_xxh(XXH3_128bits(plane0.data(), plane0.size()));
 }

@@ -20,6 +20,8 @@ namespace kvrail::codec {
 // One XXH3-64 per unit of up to kDigestUnitBytes; out.size() == units.
 void digests(std::span<const std::byte> piece, std::span<std::uint64_t> out) noexcept;
 [[nodiscard]] std::uint64_t digest(std::span<const std::byte> unit) noexcept;
+// With a seed, for bytes that mean something only together with a few numbers.
+[[nodiscard]] std::uint64_t digest(std::span<const std::byte> unit, std::uint64_t seed) noexcept;
 [[nodiscard]] Hash128 encoding_id(std::span<const std::byte> plane0) noexcept;
 
 }  // namespace kvrail::codec

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 namespace kvrail::codec {
 namespace {
 
@@ -81,6 +84,17 @@ TEST_CASE("chain / tenant, layout, parent and every token take part") {
     CHECK_FALSE(chain(root, changed) == block);
   }
   CHECK_FALSE(chain(root, std::span(tokens).first(3)) == block);
+}
+
+TEST_CASE("digests / are XXH3-64, whatever computes them, and a seed changes them") {
+  const std::vector<std::byte> bytes(3000, std::byte{7});
+  for (const std::size_t size : {0U, 1U, 16U, 128U, 240U, 241U, 1024U, 3000U}) {
+    const std::span<const std::byte> unit = std::span(bytes).first(size);
+    CHECK(digest(unit) == XXH3_64bits(unit.data(), unit.size()));
+    CHECK(digest(unit, 5) == XXH3_64bits_withSeed(unit.data(), unit.size(), 5));
+    CHECK(digest(unit, 0) == digest(unit));
+    CHECK(digest(unit, 5) != digest(unit));
+  }
 }
 
 TEST_CASE("digests / one per unit, the last unit short, any flipped bit is seen") {
