@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "codec/full.h"
+#include "codec/lossless.h"
 #include "kvrail/base/assert.h"
 #include "kvrail/base/time.h"
 
@@ -75,6 +76,8 @@ const Codec* codec_for(Medium medium) noexcept {
   switch (medium) {
     case Medium::full:
       return &full_codec();
+    case Medium::lossless:
+      return &lossless_codec();
     default:
       return nullptr;
   }
