@@ -19,6 +19,7 @@ const std::vector<Benchmark>& all_benchmarks() {
       {"daemon", "the same through kvraild, three processes, against a relay over Unix sockets", run_daemon},
       {"blocks", "100,000 blocks of 4 KiB as one context, same node and tcp", run_blocks},
       {"critical", "a critical message under bulk on a link of 1 Gbit/s, against one FIFO connection", run_critical},
+      {"codec", "every medium that codes KV, encode and decode in and out of cache, against memcpy", run_codec},
       {"idle", "CPU share of an idle kvraild with two peers and two agents", run_idle},
   };
   return benchmarks;
