@@ -145,6 +145,9 @@ void Session::compute_tile(std::span<const TokenId> tokens, float* all_logits) {
     rms_norm(weights.attention_norm, s.norm_epsilon, hidden_.data(), count, normed_.data());
     multiply(weights.query, normed_.data(), count, query_.data());
     compute_kv(i, count);
+    if (query_tap_) {
+      query_tap_(i, length_, std::span(query_).first(std::size_t{count} * s.query_width()));
+    }
     attention(i, count);
     multiply(weights.output, mixed_.data(), count, projected_.data());
     add(projected_, std::size_t{count} * s.dim, hidden_);

@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kvrail/base/result.h"
@@ -40,6 +42,13 @@ class Session {
   /// was imported drives a logit to NaN or Inf.
   [[nodiscard]] Result<void> append(std::span<const TokenId> tokens,
                                     std::span<float> all_logits = {});
+
+  /// Called by append() for each layer and tile of tokens with the queries after RoPE,
+  /// [token][head][dim], of the tokens whose rows begin at `first_row`. For measures of what
+  /// attention makes of KV; empty: nobody listens.
+  using QueryTap = std::function<void(std::uint32_t layer, std::uint32_t first_row,
+                                      std::span<const float> queries)>;
+  void tap_queries(QueryTap tap) { query_tap_ = std::move(tap); }
 
   /// Logits after the last token appended. Empty before the first append, and after import_kv or
   /// truncate: append at least one token to get them.
@@ -103,6 +112,7 @@ class Session {
   std::vector<LayerCache> cache_;
   std::vector<std::uint32_t> position_;  // of each row held
   std::vector<float> logits_;
+  QueryTap query_tap_;
   // Scratch of one tile of tokens.
   std::vector<float> hidden_, normed_, query_, mixed_, projected_, gate_, up_, scores_,
       tile_logits_;

@@ -44,7 +44,7 @@ LIBRARIES = {
     'spdlog/': ['engine', 'perf', 'tests'],
     'fmt/': ['engine', 'perf', 'tests'],
     'CLI/': ['engine', 'perf', 'tests'],
-    'toml++/': ['engine', 'tests'],
+    'toml++/': ['engine', 'perf', 'tests'],
     'nlohmann/': ['engine', 'perf', 'tests'],
     'doctest/': ['tests'],
     'benchmark/': ['perf', 'tests'],

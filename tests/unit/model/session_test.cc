@@ -53,6 +53,29 @@ TEST_CASE("session / one token at a time gives the bits of the whole document at
   }
 }
 
+TEST_CASE("session / queries that are tapped name their rows, however the tokens were cut") {
+  const Example example(20);
+  const ModelShape& shape = recall_model().shape();
+  // [layer][row][head][dim]
+  const auto tapped = [&](std::size_t step) {
+    Session session(recall_model(), 100);
+    std::vector<float> all(shape.layers * example.document.size() * shape.query_width());
+    session.tap_queries([&](std::uint32_t layer, std::uint32_t row, std::span<const float> tile) {
+      const std::size_t at = layer * example.document.size() + row;
+      std::copy(tile.begin(), tile.end(),
+                all.begin() + static_cast<std::ptrdiff_t>(at * shape.query_width()));
+    });
+    const std::span<const TokenId> tokens = example.document;
+    for (std::size_t first = 0; first < tokens.size(); first += step) {
+      REQUIRE(session.append(tokens.subspan(first, std::min(step, tokens.size() - first))).ok());
+    }
+    return all;
+  };
+  const std::vector<float> whole = tapped(example.document.size());
+  CHECK(whole == tapped(7));
+  CHECK(std::none_of(whole.begin(), whole.end(), [](float value) { return value == 0.0F; }));
+}
+
 TEST_CASE("session / the capacity changes no bit") {
   const Example example(20);
   Session small(recall_model(), static_cast<std::uint32_t>(example.document.size()));

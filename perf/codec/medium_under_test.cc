@@ -1,0 +1,50 @@
+#include "perf/codec/medium_under_test.h"
+
+#include <array>
+
+#include "perf/codec/coded_medium.h"
+#include "perf/codec/ggml_medium.h"
+
+namespace kvrail::fidelity {
+namespace {
+
+constexpr std::array kCodedMedia{Medium::full, Medium::lossless, Medium::exact, Medium::int8,
+                                 Medium::int4};
+constexpr std::array kGgmlFormats{GgmlFormat::q8_0, GgmlFormat::q4_0};
+
+}  // namespace
+
+std::vector<std::string> medium_names() {
+  std::vector<std::string> names;
+  for (const Medium medium : kCodedMedia) {
+    if (codec::codec_for(medium) != nullptr) names.emplace_back(medium_name(medium));
+  }
+  return names;
+}
+
+std::vector<std::string> comparison_names() {
+  std::vector<std::string> names;
+  for (const GgmlFormat format : kGgmlFormats) names.emplace_back(ggml_name(format));
+  return names;
+}
+
+Result<std::unique_ptr<MediumUnderTest>> make_medium(const std::string& name,
+                                                     const MediumContext& /*context*/) {
+  for (const Medium medium : kCodedMedia) {
+    const codec::Codec* codec = codec::codec_for(medium);
+    if (codec != nullptr && name == medium_name(medium))
+      return std::unique_ptr<MediumUnderTest>(std::make_unique<CodedMedium>(*codec));
+  }
+  for (const GgmlFormat format : kGgmlFormats) {
+    if (name == ggml_name(format))
+      return std::unique_ptr<MediumUnderTest>(std::make_unique<GgmlMedium>(format));
+  }
+  std::string known;
+  for (const auto& list : {medium_names(), comparison_names()}) {
+    for (const std::string& valid : list) known.append(known.empty() ? "" : ", ").append(valid);
+  }
+  return Error{{Code::invalid_argument},
+               "--media \"" + name.substr(0, 32) + "\" is none of those there are: " + known};
+}
+
+}  // namespace kvrail::fidelity
