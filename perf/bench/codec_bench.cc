@@ -26,7 +26,7 @@ namespace {
 using codec::Codec;
 using codec::RunShape;
 
-constexpr std::int64_t kSampleNs = 4'000'000;
+constexpr std::int64_t kSampleNs = 5'000'000;
 constexpr std::uint32_t kLayer = 1;  // the middle one of three
 constexpr std::uint32_t kDocumentFacts = 127;
 
@@ -111,18 +111,19 @@ class Pinned {
   cpu_set_t before_{};
 };
 
-// GB/s of raw bytes, of as many calls as fill a sample's time.
+// GB/s of raw bytes: of the median call among as many as fill a sample's time, so that calls during
+// which another process had the core count for nothing.
 template <class Call>
 double rate(std::uint64_t raw_bytes, Call call) {
+  Samples calls;
   const std::int64_t begin = now_ns();
-  std::int64_t now = begin;
-  std::uint64_t calls = 0;
-  while (now - begin < kSampleNs) {
+  for (std::int64_t before = begin; before - begin < kSampleNs;) {
     call();
-    ++calls;
-    now = now_ns();
+    const std::int64_t now = now_ns();
+    calls.values.push_back(static_cast<double>(now - before));
+    before = now;
   }
-  return static_cast<double>(calls * raw_bytes) / static_cast<double>(now - begin);
+  return static_cast<double>(raw_bytes) / calls.median();
 }
 
 class CodecRig {
