@@ -21,8 +21,6 @@ using namespace kvrail::codec_test;
 
 namespace {
 
-constexpr std::uint32_t kWhole = 2 * kChunkValues;  // values of a side: two chunks
-
 Run run_of(const RunShape& shape, std::uint32_t (*value)(std::uint64_t)) {
   Run run{shape, std::vector<std::byte>(shape.raw_bytes())};
   const std::uint32_t width = dtype_bytes(shape.dtype);
