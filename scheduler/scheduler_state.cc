@@ -147,7 +147,8 @@ std::size_t Scheduler::State::fill_lane(LaneIndex index, TimeNs now_ns,
 LaneIndex Scheduler::State::next_busy(LaneIndex from) const noexcept {
   const std::size_t words = busy.size();
   for (std::size_t i = 0; i <= words; ++i) {
-    const std::size_t word = (from / 64 + i) % words;
+    std::size_t word = from / 64 + i;
+    if (word >= words) word -= words;  // asked in each duty cycle: no division
     std::uint64_t bits = busy[word];
     if (i == 0) bits &= ~std::uint64_t{0} << (from % 64);
     if (bits != 0) return static_cast<LaneIndex>(word * 64 + find_first_set(bits));

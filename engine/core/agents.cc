@@ -1,6 +1,7 @@
 // Local agents: attaching, leaving, the events that wait for their rings, and the commands that the
 // store answers at once.
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/node_core.h"
 
@@ -204,6 +205,12 @@ void Node::Core::push_event(AgentHandle handle, const AgentEvent& event) noexcep
   LocalAgent* agent = this->agent(handle);
   if (agent == nullptr) return;
   release_reserved(handle, 1);
+  status_dirty_ = true;
+  // At once, where nothing waits before it: a message need not wait for the rest of the duty cycle.
+  if (agent->event_head == kNoIndex && sink_ != nullptr && direct_events_ < kEventsPerFlush) {
+    ++direct_events_;
+    if (sink_->try_push(handle, event)) return;
+  }
   const std::uint32_t node = event_free_;
   KVRAIL_ASSERT(node != kNoIndex);
   event_free_ = event_nodes_[node].next;
@@ -213,12 +220,11 @@ void Node::Core::push_event(AgentHandle handle, const AgentEvent& event) noexcep
   event_agents_.push(handle.index);
   ++agent->events;
   ++events_used_;
-  status_dirty_ = true;
 }
 
 std::size_t Node::Core::flush_events() noexcept {
   if (sink_ == nullptr) return 0;
-  std::size_t pushed = 0;
+  std::size_t pushed = std::exchange(direct_events_, 0);
   for (std::uint32_t n = event_agents_.size(); n > 0 && pushed < kEventsPerFlush; --n) {
     const std::uint32_t index = event_agents_.pop();
     const AgentHandle handle = agents_.handle_at(index);

@@ -36,9 +36,13 @@ StatusCostLine to_row(const scheduler::CostLine& line, bool chosen) noexcept {
 
 }  // namespace
 
-void Node::Core::add_row(const StatusTransfer& row) noexcept {
+void Node::Core::count_row() noexcept {
   ++rows_;
   status_dirty_ = true;
+}
+
+void Node::Core::add_row(const StatusTransfer& row) noexcept {
+  count_row();
   if (page_ == nullptr) return;
   StatusPageWrite write(*page_);
   StatusTransfer& slot = write.data().transfers[rows_ % kStatusTransfers];
@@ -118,6 +122,7 @@ void Node::Core::explain_in(const Incoming& in) noexcept {
 }
 
 void Node::Core::explain_local(const LocalRequest& request, Medium medium, Status status) noexcept {
+  if (page_ == nullptr) return count_row();  // a row takes longer than the delivery
   StatusTransfer row;
   row.transfer = request.id;
   row.origin_node = row.peer_node = options_.node_id;

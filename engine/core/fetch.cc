@@ -24,9 +24,10 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
   if (place == nullptr) return Status{Code::not_found};
   if (place->local.valid()) {
     const VersionHandle found = store_->find_for(place->local, context, version);
-    if (!found.valid()) return Status{Code::not_found};
+    VersionView view;
+    if (!found.valid() || !store_->view(found, view)) return Status{Code::not_found};
     if (!reserve_events(handle, 1)) return Status{Code::out_of_capacity};
-    deliver_locally({next_transfer_++, place->local, handle, ticket, true, 0, context, found, options, now_});
+    deliver_locally({next_transfer_++, place->local, handle, ticket, true, 0, context, found, options, now_}, view);
     return Status{};
   }
   const AllowAllocScope allow;  // an Error's sentence, when there is one

@@ -44,9 +44,8 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
   return Status{to.layout == view.layout ? Code::rejected : Code::layout_mismatch};
 }
 
-void Node::Core::deliver_locally(const LocalRequest& request) noexcept {
-  VersionView view;
-  KVRAIL_ASSERT(store_->view(request.version, view));
+void Node::Core::deliver_locally(const LocalRequest& request, const VersionView& view) noexcept {
+  KVRAIL_ASSERT_MSG(store_->number(request.version) == view.number, "the view of a version that is gone");
   Medium medium = Medium::automatic;
   VersionHandle version;
   if (!reserve_events(request.to, 1)) return finish_locally(request, medium, Status{Code::out_of_capacity}, version);
@@ -70,11 +69,10 @@ void Node::Core::finish_locally(const LocalRequest& request, Medium medium, Stat
   event.observed_ns = now_ - request.submitted_ns;
   if (status.ok()) {
     const DeliveryHandle delivery = agent(request.to) == nullptr ? DeliveryHandle{} : store_->deliver(request.to, version);
-    VersionView view;
-    if (delivery.valid() && store_->view(version, view)) {
+    if (delivery.valid()) {
       event.kind = AgentEventKind::delivery;
       event.version = version;
-      event.version_number = view.number;
+      event.version_number = store_->number(version);
       event.delivery = delivery;
       event.manifest = store_->manifest(delivery);
       push_event(request.to, event);
@@ -88,11 +86,11 @@ void Node::Core::finish_locally(const LocalRequest& request, Medium medium, Stat
   } else if (medium == Medium::summary) {
     release_reserved(request.to, 1);  // was kept for the call-back
   }
-  explain_local(request, medium, status);
   event.kind = request.fetch ? AgentEventKind::fetched : AgentEventKind::sent;
   event.ticket = request.ticket;
   event.status = status;
   push_event(request.fetch ? request.to : request.from, event);
+  explain_local(request, medium, status);
 }
 
 }  // namespace kvrail::engine

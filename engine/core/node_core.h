@@ -314,7 +314,7 @@ class Node::Core {
 
   // local_delivery.cc
   // The terminal events of both sides, at once; only a summary ends later.
-  void deliver_locally(const LocalRequest& request) noexcept;
+  void deliver_locally(const LocalRequest& request, const VersionView& view) noexcept;
   // What the receiver can use of the version: it, its token ids, or (medium summary, no version) a
   // summary that is to be asked for.
   [[nodiscard]] Status version_for_local(const LocalRequest& request, const VersionView& view, Medium& medium,
@@ -323,6 +323,7 @@ class Node::Core {
   void finish_locally(const LocalRequest& request, Medium medium, Status status, VersionHandle version) noexcept;
 
   // explain.cc
+  void count_row() noexcept;
   void add_row(const StatusTransfer& row) noexcept;
   void explain_out(const Outgoing& out, std::uint64_t bytes, TimeNs observed_ns) noexcept;
   void explain_in(const Incoming& in) noexcept;
@@ -451,6 +452,7 @@ class Node::Core {
   std::vector<EventNode> event_nodes_;
   std::uint32_t event_free_ = kNoIndex;
   std::uint32_t events_used_ = 0, events_reserved_ = 0;
+  std::uint32_t direct_events_ = 0;   // in this cycle, without the queue
   std::uint32_t open_commits_ = 0;
 
   Timers timers_;

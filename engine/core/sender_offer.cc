@@ -111,7 +111,7 @@ void Node::Core::send_to(AgentHandle handle, TicketId ticket, const Name& name, 
     return push_event(handle, event);
   }
   if (to->local.valid()) {
-    return deliver_locally({next_transfer_++, handle, to->local, ticket, false, at, name, version, options, now_});
+    return deliver_locally({next_transfer_++, handle, to->local, ticket, false, at, name, version, options, now_}, view);
   }
   const RemoteAgent& remote = *remotes_.get(remotes_.handle_at(to->remote));
   OutRequest request;

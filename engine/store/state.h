@@ -189,6 +189,7 @@ struct Store::State {
   HashIndex context_index;
   BlockHandle fresh_first, fresh_last;
   std::uint64_t sequence = 0;
+  std::uint32_t dying_versions = 0;  // of all tenants: most cycles look at no tenant
   std::uint64_t copied_bytes = 0;
   std::uint32_t commit_mark = 0;
 };

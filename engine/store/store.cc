@@ -240,9 +240,11 @@ std::size_t Store::housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept
     if (work < kExpiriesPerCall) state_->next_expiry_look_ns = now_ns + kExpiryLookNs;
   }
   std::uint64_t reaped = 0;
-  state_->tenants.for_each([&](TenantHandle handle, const TenantRecord&) {
-    reaped += state_->reap(handle, kReapedPerCall - reaped);
-  });
+  if (state_->dying_versions > 0) {
+    state_->tenants.for_each([&](TenantHandle handle, const TenantRecord&) {
+      reaped += state_->reap(handle, kReapedPerCall - reaped);
+    });
+  }
   work += reaped;
   while (budget_bytes > 0 && state_->fresh_first) {
     const BlockHandle handle = state_->fresh_first;

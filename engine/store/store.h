@@ -247,6 +247,8 @@ class Store {
 
   // --- reading versions ---
   [[nodiscard]] bool view(VersionHandle version, VersionView& out) const noexcept;
+  // Without the rest of the view; 0 when there is no such version.
+  [[nodiscard]] std::uint64_t number(VersionHandle version) const noexcept;
   [[nodiscard]] BlockView block(BlockHandle block) const noexcept;
   void pin(VersionHandle version) noexcept;
   void unpin(VersionHandle version) noexcept;

@@ -221,6 +221,7 @@ void Store::State::destroy(VersionHandle handle) noexcept {
     tenant.dying_first = handle;
   }
   tenant.dying_last = handle;
+  ++dying_versions;
 }
 
 // False: the budget ended before its blocks.
@@ -251,6 +252,7 @@ std::uint64_t Store::State::reap(TenantHandle tenant_handle, std::uint64_t budge
     if (!bury(first, left)) {
       break;
     }
+    --dying_versions;
     tenant.dying_first = next;
     tenant.dying_last = next ? tenant.dying_last : VersionHandle{};
   }
@@ -309,6 +311,11 @@ bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
   out.summary_kind = version->summary_kind;
   out.summary = {state_->manifest_tail(*version), version->summary_bytes};
   return true;
+}
+
+std::uint64_t Store::number(VersionHandle handle) const noexcept {
+  const VersionRecord* version = state_->versions.get(handle);
+  return version == nullptr ? 0 : version->number;
 }
 
 void Store::pin(VersionHandle handle) noexcept { state_->pin(handle); }

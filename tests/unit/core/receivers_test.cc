@@ -217,6 +217,34 @@ TEST_CASE("core / tasks / a task counts what served it") {
   pair.finish();
 }
 
+TEST_CASE("core / events / one that finds room does not wait for the cycle, others keep their order behind it") {
+  Pair pair;
+  TestAgent near(*pair.a, "near");
+  REQUIRE(pair.sender->commit("doc", 7, 32).ok());
+  CHECK(pair.world.run_until([&] { return pair.world.idle(); }));
+  const auto tickets = [&] {
+    std::vector<TicketId> all;
+    AgentEvent event;
+    while (pair.sender->take(AgentEventKind::sent, event)) all.push_back(event.ticket);
+    return all;
+  };
+  const TicketId first = pair.sender->send("doc", {"near"}, kFull);
+  CHECK(near.count(AgentEventKind::delivery) == 1);
+  CHECK(tickets() == std::vector{first});
+  pair.a->ring = 0;
+  const TicketId second = pair.sender->send("doc", {"near"}, kFull);
+  CHECK(tickets().empty());
+  pair.a->ring = SIZE_MAX;
+  const TicketId third = pair.sender->send("doc", {"near"}, kFull);
+  CHECK(tickets().empty());  // It must not pass the second.
+  pair.a->node->cycle(pair.world.network.now_ns());
+  CHECK(tickets() == std::vector{second, third});
+  CHECK(near.count(AgentEventKind::delivery) == 3);
+  AgentEvent event;
+  while (near.take(AgentEventKind::delivery, event)) CHECK(pair.a->node->release(near.handle, event.delivery, 0).ok());
+  pair.finish();
+}
+
 TEST_CASE("core / events / a full ring delays events and loses none") {
   Pair pair;
   REQUIRE(pair.sender->commit("doc", 7, 32).ok());
