@@ -19,6 +19,7 @@ struct ArenaMap {
   std::byte* base = nullptr;
   std::uint64_t bytes = 0;
   bool owned = false;   // unmapped by whoever holds the map
+  bool lent = false;    // pages of another agent of this process
 };
 
 // What attaching gave.

@@ -17,6 +17,7 @@ static_assert(sizeof(ManifestBlock) == 24 && sizeof(ManifestHeader) % 8 == 0);
 namespace {
 
 constexpr double kPerMillion = 1e-6;
+constexpr std::uint64_t kSmallBytes = 64 << 10;
 
 ManifestBlock block_record(const std::byte* records, std::size_t index) noexcept {
   ManifestBlock block;
@@ -76,12 +77,17 @@ Delivery::~Delivery() { give_back(); }
 
 void Delivery::give_back() noexcept {
   if (session_ == nullptr) return;
+  // What is held back is little memory, and nobody's own pages: their agent may be leaving.
+  bool may_wait = blocks_.size_ * blocks_.block_bytes_ + summary_.size() <= kSmallBytes && arena_count_ <= kArenas;
   if (arena_count_ > kArenas) {
     session_->let_go_all();
   } else {
-    for (std::uint32_t i = 0; i < arena_count_; ++i) session_->let_go(arenas_[i]);
+    for (std::uint32_t i = 0; i < arena_count_; ++i) {
+      may_wait = may_wait && !session_->is_lent(arenas_[i]);
+      session_->let_go(arenas_[i]);
+    }
   }
-  if (handle_ != 0 && session_->alive().ok()) client::State::release(*session_, handle_, recompute_ns_);
+  if (handle_ != 0 && session_->alive().ok()) client::State::release(*session_, handle_, recompute_ns_, may_wait);
   session_.reset();
   arena_count_ = 0;
   handle_ = 0;

@@ -81,6 +81,8 @@ bool Session::find_scratch(std::uint32_t bytes, std::uint32_t& offset) const noe
 }
 
 Status Session::submit(ipc::SubmitRecord record, std::span<const Bytes> payload, const Deadline& deadline) {
+  // Behind a send, which wants to be quick; before all others, which may want the memory.
+  if (record.command != ipc::Command::send) tell_given_back();
   std::uint64_t total = 0;
   for (const Bytes part : payload) total += part.size();
   if (total > view_.scratch.size()) {
@@ -90,8 +92,9 @@ Status Session::submit(ipc::SubmitRecord record, std::span<const Bytes> payload,
   std::uint32_t offset = 0;
   for (;;) {
     if (!over_.ok()) return over_;
+    if (regions_.size() < kRegionsToFree && find_scratch(bytes, offset) && submit_.has_room()) break;
     free_scratch();
-    if (find_scratch(bytes, offset) && submit_.free_slots() != 0) break;
+    if (find_scratch(bytes, offset) && submit_.has_room()) break;
     if (submit_.state() != RingState::ok) end({Code::protocol_error, Scope::engine});
     if (const Status waited = wait_for_room(deadline); !waited.ok()) return waited;
   }
@@ -106,9 +109,34 @@ Status Session::submit(ipc::SubmitRecord record, std::span<const Bytes> payload,
   const bool pushed = submit_.try_push(record);
   KVRAIL_ASSERT(pushed);
   ++submitted_;
+  if (owes_release_ && submit_.try_push(release_)) {
+    owes_release_ = false;
+    ++submitted_;
+  }
   if (bytes != 0) regions_.push_back({submitted_, offset, offset + bytes});
   if (submit_.publish()) channel_->ring();
   return {};
+}
+
+void Session::give_back(const ipc::SubmitRecord& release, bool may_wait) noexcept {
+  // Only an agent that looks all the time comes back soon.
+  if (may_wait && spin_ns_ > 0 && !owes_release_) {
+    release_ = release;
+    owes_release_ = true;
+    return;
+  }
+  static_cast<void>(submit(release, {}, Deadline(kGiveBackTimeout)));
+}
+
+void Session::tell_given_back() noexcept {
+  if (!owes_release_ || !over_.ok() || !submit_.has_room()) return;  // It never waits.
+  owes_release_ = false;
+  static_cast<void>(submit(release_, {}, Deadline(kGiveBackTimeout)));
+}
+
+bool Session::is_lent(std::uint32_t arena) const noexcept {
+  return std::any_of(arenas_.begin(), arenas_.end(),
+                     [arena](const Arena& entry) noexcept { return entry.id == arena && entry.map.lent; });
 }
 
 Status Session::wait_for_room(const Deadline& deadline) {
@@ -156,6 +184,7 @@ bool Session::take(ipc::CompletionRecord& out) noexcept {
     return true;
   }
   tell_read();
+  tell_given_back();
   if (completion_.state() != RingState::ok) end({Code::protocol_error, Scope::engine});
   return false;
 }
@@ -200,7 +229,10 @@ Status Session::await_channel(const Deadline& deadline) {
   return waited;
 }
 
-bool Session::arm() noexcept { return stored_.empty() && over_.ok() && completion_.prepare_park(); }
+bool Session::arm() noexcept {
+  tell_given_back();
+  return stored_.empty() && over_.ok() && completion_.prepare_park();
+}
 
 Status Session::check(TimeNs now) {
   constexpr TimeNs kCheckEveryNs = 10 * kMillisecondNs;  // A system call per poll would be dear.

@@ -5,6 +5,8 @@
 // State      the agent's ends of the two rings (kvrail/base/shared_ring.h); scratch regions in the
 //            order of their records, freed when the engine's count `processed` has passed them.
 // Invariant  a scratch region is never rewritten before the engine has copied it.
+//            A release that is held back (one at most) goes before any other record but a send, behind
+//            that, and at the latest when there is nothing to take: it never outlasts a look for news.
 //            While it waits for ring or scratch room, it takes completions in: the engine handles no
 //            record without room for an answer, so two full rings would else wait for each other.
 // Edges      P1 processed load(acquire) <- R1 of engine/ipc/agent_session.h. R2/R3 there: room_wanted is
@@ -87,6 +89,11 @@ class Session {
   // Copies the payload parts, one behind the other, into scratch and publishes the record. Waits
   // for room until the deadline. The record's payload fields and time are set here.
   Status submit(ipc::SubmitRecord record, std::span<const Bytes> payload, const Deadline& deadline);
+  // Submits the release of a delivery. With `may_wait` it goes with the next record, or when the agent
+  // finds nothing to take: on its own it would cost the engine a look before the next message.
+  void give_back(const ipc::SubmitRecord& release, bool may_wait) noexcept;
+  // Whether these are pages of another agent's process, which it must not wait for.
+  [[nodiscard]] bool is_lent(std::uint32_t arena) const noexcept;
   // The next completion, false when there is none now.
   [[nodiscard]] bool take(ipc::CompletionRecord& out) noexcept;
   // Until take() has something of the `kinds` (ipc::kWakeOutcome …), the deadline passes, or the session
@@ -127,11 +134,14 @@ class Session {
     std::uint32_t begin = 0, end = 0;
   };
   static constexpr std::size_t kIdleArenas = 8;  // mapped without need, to be used again
+  // Each look at `processed` costs a line that the engine has just written; so a few regions go at once.
+  static constexpr std::size_t kRegionsToFree = 16;
 
   void free_scratch() noexcept;
   [[nodiscard]] bool find_scratch(std::uint32_t bytes, std::uint32_t& offset) const noexcept;
   Status wait_for_room(const Deadline& deadline);
   void store_completions() noexcept;
+  void tell_given_back() noexcept;
   // True when there is something to take before the time for looking is over.
   [[nodiscard]] bool spin(TimeNs begin_ns, TimeNs spin_ns) noexcept;
   // Until the channel has news.
@@ -153,12 +163,18 @@ class Session {
   std::uint64_t submitted_ = 0;
   std::uint64_t seen_processed_ = 0;
   bool has_read_ = false;      // since tell_read()
+  bool owes_release_ = false;  // release_, one at most
+  ipc::SubmitRecord release_;
   std::uint32_t hold_all_ = 0;
   SpinBudget call_spin_;   // of waits for replies, which only the engine owes; the others wait for agents
   TimeNs spin_ns_;
   TimeNs checked_ns_ = 0;
   Status over_;
 };
+
+// Giving back is not to block a destructor for long; what does not get through in this time comes
+// back with the session.
+inline constexpr Nanoseconds kGiveBackTimeout{100 * kMillisecondNs};
 
 // For waits that the engine ends: at least what the agent wants.
 [[nodiscard]] SpinBudget call_spin(const AttachOptions& options) noexcept;

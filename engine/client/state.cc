@@ -25,13 +25,15 @@ Result<ipc::CompletionRecord> State::call(ipc::SubmitRecord record, std::span<co
 
 Result<Ticket> State::post(ipc::SubmitRecord record, std::span<const Bytes> payload, std::uint32_t outcomes,
                            const char* what) {
-  take_all();  // Whoever only sends would else let the completion ring run full.
   record.ticket = ++last_ticket;
   const Status status = session->submit(record, payload, Deadline(kCallTimeout));
   if (!status.ok()) return error_of(status, what);
   TicketState state;
   state.expected = outcomes;
   tickets.emplace(record.ticket, std::move(state));
+  // Whoever only sends would else let the completion ring run full. After the send: what has come
+  // meanwhile takes time to read, in which the engine can work already.
+  take_all();
   return Ticket{record.ticket};
 }
 
@@ -158,12 +160,6 @@ void State::count_copied(std::uint64_t bytes) noexcept {
   session->write_probe(probe, copied_bytes);
 }
 
-namespace {
-// Giving back is not to block a destructor for long; what does not get through in this time comes
-// back with the session.
-constexpr Nanoseconds kGiveBackTimeout{100 * kMillisecondNs};
-}  // namespace
-
 void State::free_run(Session& session, std::uint32_t arena, std::uint64_t offset, std::uint32_t count) noexcept {
   ipc::SubmitRecord record;
   record.command = ipc::Command::free_blocks;
@@ -173,12 +169,12 @@ void State::free_run(Session& session, std::uint32_t arena, std::uint64_t offset
   static_cast<void>(session.submit(record, {}, Deadline(kGiveBackTimeout)));
 }
 
-void State::release(Session& session, std::uint64_t delivery, TimeNs recompute_ns) noexcept {
+void State::release(Session& session, std::uint64_t delivery, TimeNs recompute_ns, bool may_wait) noexcept {
   ipc::SubmitRecord record;
   record.command = ipc::Command::release;
   record.a = delivery;
   record.b = std::max<TimeNs>(recompute_ns, 0);
-  static_cast<void>(session.submit(record, {}, Deadline(kGiveBackTimeout)));
+  session.give_back(record, may_wait);
 }
 
 }  // namespace kvrail::client

@@ -77,7 +77,8 @@ struct State {
   void set_probe(const Probe& news) noexcept;
 
   static void free_run(Session& session, std::uint32_t arena, std::uint64_t offset, std::uint32_t count) noexcept;
-  static void release(Session& session, std::uint64_t delivery, TimeNs recompute_ns) noexcept;
+  // `may_wait`: the engine may have it back a little later, see Session::give_back().
+  static void release(Session& session, std::uint64_t delivery, TimeNs recompute_ns, bool may_wait) noexcept;
 
  private:
   void on_completion(const ipc::CompletionRecord& record);

@@ -130,6 +130,7 @@ class AgentSession {
   std::uint64_t processed_ = 0;
   std::uint64_t probe_sequence_ = 0;
   std::uint32_t known_room_ = 0;
+  std::size_t payload_at_ = 0;  // in scratch, behind the last one
   bool starved_ = false;   // an event or an answer found no slot
   DropReason drop_ = DropReason::none;
   SessionCounters counters_;

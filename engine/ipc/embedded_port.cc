@@ -111,7 +111,7 @@ class EmbeddedChannel final : public client::Channel {
     Result<SessionNotice> notice = ask(command, timeout_ns);
     if (!notice.ok()) return std::move(notice).error();
     if (!notice->status.ok()) return Error{notice->status, "this arena cannot be read"};
-    return ArenaMap{notice->arena.base, notice->arena.bytes, false};
+    return ArenaMap{notice->arena.base, notice->arena.bytes, false, notice->arena.lent};
   }
 
   Result<ImportedRange> import_pages(std::byte* base, std::uint64_t bytes, TimeNs timeout_ns) override {

@@ -47,6 +47,7 @@ struct ArenaView {
   std::byte* base = nullptr;
   std::uint64_t bytes = 0;
   int fd = -1;
+  bool lent = false;  // pages of an agent's own process
 };
 
 struct SessionNotice {

@@ -170,7 +170,7 @@ void Sessions::execute(SessionLink& link, const SessionCommand& command) {
 namespace {
 
 Result<ArenaView> view_arena(const mempool::Arena& arena, bool fds, bool writable) {
-  ArenaView view{arena.base(), arena.bytes(), -1};
+  ArenaView view{arena.base(), arena.bytes(), -1, arena.fd() < 0};
   if (!fds) return view;
   if (writable) {
     view.fd = ::fcntl(arena.fd(), F_DUPFD_CLOEXEC, 0);

@@ -226,7 +226,8 @@ class BlockList {
 };
 
 // A context that was handed to this agent. The memory behind its spans is read-only and stays as it
-// is until the Delivery is destroyed, which gives it back.
+// is until the Delivery is destroyed, which gives it back: at once, or for an agent that spins and at most
+// 64 KiB with its next call.
 class Delivery {
  public:
   Delivery() noexcept;

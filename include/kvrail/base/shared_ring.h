@@ -29,7 +29,8 @@
 //            differences would stay right even then. The capacity is a power of two, so masking is
 //            continuous at the wrap.
 //
-// Speed: publish() is a full barrier. Push what a duty cycle has, then publish once.
+// Speed: publish() is a full barrier. Push what a duty cycle has, then publish once. Whose records fill
+// lines of their own has the next slot's on their way by then, so that the next push need not wait for them.
 //
 // Trust: a record is copied out once, then the compiler may not look at shared memory again (see
 // RingSlots::read); validate the copy, never the slot. What a hostile peer can do is to send wrong
@@ -97,6 +98,15 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 namespace detail {
 
+inline void prefetch_write(const std::byte* at) noexcept {
+#if defined(__x86_64__)
+  // __builtin_prefetch() gives this only where the build may use it; processors without it skip it.
+  asm volatile("prefetchw %0" : : "m"(*at));
+#else
+  __builtin_prefetch(at, 1);
+#endif
+}
+
 /// What both ends check and compute alike.
 template <class Record>
 class RingSlots {
@@ -118,6 +128,13 @@ class RingSlots {
 
   void write(std::uint64_t index, const Record& record) const noexcept {
     std::memcpy(slot(index), &record, sizeof(Record));
+  }
+  /// Begins to fetch the lines of a slot that is to be written: the consumer had them last. Only where a
+  /// record has lines of its own; else it would take away the one that the consumer is about to read.
+  void fetch_to_write(std::uint64_t index) const noexcept {
+    if constexpr (sizeof(Record) % kCacheLineBytes == 0) {
+      for (std::size_t at = 0; at < sizeof(Record); at += kCacheLineBytes) prefetch_write(slot(index) + at);
+    }
   }
   /// The one copy. The empty asm ends what the compiler may know of shared memory: without it, it
   /// could read a field again after the caller has validated it.
@@ -176,6 +193,9 @@ class alignas(kRingLineBytes) RingProducer {
     return true;
   }
 
+  /// Whether the next try_push() will succeed; looks at the peer's index only when that is in doubt.
+  [[nodiscard]] bool has_room() noexcept { return tail_ - cached_head_ < capacity() || refresh_head(); }
+
   /// How many try_push() calls are sure to succeed now; 0 when corrupt.
   [[nodiscard]] std::uint32_t free_slots() noexcept {
     return refresh_head() ? static_cast<std::uint32_t>(capacity() - (tail_ - cached_head_)) : 0;
@@ -190,6 +210,7 @@ class alignas(kRingLineBytes) RingProducer {
     published_ = tail_;
     // P1 -> C1, P3 -> C3 (seq_cst against the load below, see Edges).
     slots_.ring().tail.store(tail_, std::memory_order_seq_cst);
+    slots_.fetch_to_write(tail_);
     if ((slots_.ring().parked.load(std::memory_order_seq_cst) & kinds) == 0) [[likely]] {  // P3 <- C3
       return false;
     }
@@ -279,6 +300,11 @@ class alignas(kRingLineBytes) RingConsumer {
       slots_.ring().head.store(head_, std::memory_order_release);  // C2 -> P2
     }
     return count;
+  }
+
+  /// Whether a record can be taken now; looks at the peer's index only when none is known.
+  [[nodiscard]] bool has_next() noexcept {
+    return head_ != cached_tail_ || refresh_tail(std::memory_order_acquire);
   }
 
   /// Records that can be taken now; 0 when corrupt.

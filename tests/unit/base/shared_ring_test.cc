@@ -95,6 +95,27 @@ TEST_CASE("shared ring / a full ring refuses and takes again what was freed") {
   CHECK(ring.producer->state() == RingState::ok);
 }
 
+TEST_CASE("shared ring / room and records are known without a look at the other side, and found with one") {
+  Ring ring(2);
+  Record record{};
+  CHECK(!ring.consumer->has_next());
+  CHECK(ring.producer->has_room());
+  CHECK(ring.producer->try_push(make_record(1)));
+  CHECK(!ring.consumer->has_next());  // not published
+  CHECK(ring.producer->try_push(make_record(2)));
+  CHECK(!ring.producer->has_room());
+  ring.producer->publish_no_wake();
+  CHECK(ring.consumer->has_next());
+  REQUIRE(ring.consumer->try_pop(record));
+  CHECK(ring.consumer->has_next());
+  CHECK(ring.producer->has_room());
+  REQUIRE(ring.consumer->try_pop(record));
+  CHECK(!ring.consumer->has_next());
+  ring.raw().tail.store(7);  // hostile: beyond the capacity
+  CHECK(!ring.consumer->has_next());
+  CHECK(ring.consumer->state() == RingState::corrupt);
+}
+
 TEST_CASE("shared ring / agrees with a queue over random operations, across the 64-bit wrap") {
   for (const std::uint64_t first : {std::uint64_t{0}, ~std::uint64_t{0} - 500}) {
     Ring ring(16, first);
