@@ -24,13 +24,8 @@ const std::uint8_t* bytes_of(const std::byte* bytes) noexcept {
 // The window that ends at the greatest exponent: for values from a bell it leaves out next to
 // nothing.
 std::uint8_t top_base(const std::uint8_t* words, std::size_t values) noexcept {
-  std::int16_t greatest = 0;
-  for (std::size_t i = 0; i < values; ++i) {
-    std::uint16_t word;
-    std::memcpy(&word, words + 2 * i, sizeof(word));
-    greatest = std::max(greatest, static_cast<std::int16_t>(word >> 7 & 0xff));
-  }
-  return static_cast<std::uint8_t>(std::max<int>(greatest - (kWindow - 1), 0));
+  return static_cast<std::uint8_t>(
+      std::max<int>(greatest_exponent(words, values) - (kWindow - 1), 0));
 }
 
 // The base whose window covers most of the words, the lowest of equals.
@@ -70,11 +65,13 @@ ChunkEntry encode_values(const std::byte* in, std::size_t values, std::size_t wi
     words = upper.data();
   }
   const std::size_t most = most_escapes(values);
-  std::size_t count = encode(words, values, window.base, std::min(most, window.tolerated), out);
+  std::size_t count = kTooMany;
+  if (window.known)
+    count = encode(words, values, window.base, std::min(most, window.tolerated), out);
   if (count == kTooMany) {
     window.base = top_base(words, values);
     count = encode(words, values, window.base, std::min(most, kSlack), out);
-    window.tolerated = kSlack;
+    window = {true, window.base, kSlack};
   }
   if (count == kTooMany) {
     window.base = best_base(words, values);

@@ -34,6 +34,7 @@ inline constexpr std::size_t kMostEscapes = kChunkValues / 2;
 /// The window that the last chunk used. Neighbours are alike, so it is tried first, and kept while
 /// it leaves at most `tolerated` exponents out.
 struct Window {
+  bool known = false;
   std::uint8_t base = 0;
   std::size_t tolerated = 0;
 };

@@ -20,6 +20,9 @@ std::size_t encode_chunk(const std::uint8_t* words, std::uint8_t base, std::size
 bool decode_chunk(const ChunkIn& in, std::uint8_t base, std::uint8_t* words) {
   return decode_plain(in, kChunkValues, base, words);
 }
+std::uint8_t greatest_in_chunk(const std::uint8_t* words) {
+  return greatest_plain(words, kChunkValues);
+}
 void split_chunk(const std::uint8_t* values, std::uint8_t* upper, std::uint8_t* lower) {
   split_plain(values, kChunkValues, upper, lower);
 }
@@ -129,6 +132,18 @@ bool decode_chunk(const ChunkIn& in, std::uint8_t base, std::uint8_t* words) {
   return fits && count == in.escape_count;
 }
 
+std::uint8_t greatest_in_chunk(const std::uint8_t* words) {
+  const D8 d;
+  const D16 d16;
+  const auto no_sign = hn::Set(d16, 0x7fff);
+  auto greatest = hn::Zero(d16);
+  for (std::size_t j = 0; j < kChunkValues; j += hn::Lanes(d16)) {
+    const auto word = hn::BitCast(d16, hn::LoadU(d, words + 2 * j));
+    greatest = hn::Max(greatest, hn::And(word, no_sign));
+  }
+  return static_cast<std::uint8_t>(hn::GetLane(hn::MaxOfLanes(d16, greatest)) >> 7);
+}
+
 void split_chunk(const std::uint8_t* values, std::uint8_t* upper, std::uint8_t* lower) {
   const D8 d;
   const D16 d16;
@@ -162,6 +177,7 @@ namespace kvrail::codec::window {
 
 HWY_EXPORT(encode_chunk);
 HWY_EXPORT(decode_chunk);
+HWY_EXPORT(greatest_in_chunk);
 HWY_EXPORT(split_chunk);
 HWY_EXPORT(join_chunk);
 
@@ -174,6 +190,10 @@ bool decode(const ChunkIn& in, std::size_t values, std::uint8_t base,
             std::uint8_t* words) noexcept {
   return values == kChunkValues ? HWY_DYNAMIC_DISPATCH(decode_chunk)(in, base, words)
                                 : decode_plain(in, values, base, words);
+}
+std::uint8_t greatest_exponent(const std::uint8_t* words, std::size_t values) noexcept {
+  return values == kChunkValues ? HWY_DYNAMIC_DISPATCH(greatest_in_chunk)(words)
+                                : greatest_plain(words, values);
 }
 void split(const std::uint8_t* in, std::size_t values, std::uint8_t* upper,
            std::uint8_t* lower) noexcept {

@@ -44,6 +44,9 @@ struct ChunkIn {
 /// exactly escape_count exponents.
 [[nodiscard]] bool decode(const ChunkIn& in, std::size_t values, std::uint8_t base,
                           std::uint8_t* words) noexcept;
+/// The greatest exponent among the words.
+[[nodiscard]] std::uint8_t greatest_exponent(const std::uint8_t* words,
+                                             std::size_t values) noexcept;
 /// 32-bit values to their upper halves and their lower halves, and back.
 void split(const std::uint8_t* in, std::size_t values, std::uint8_t* upper,
            std::uint8_t* lower) noexcept;
@@ -56,6 +59,7 @@ void join(const std::uint8_t* upper, const std::uint8_t* lower, std::size_t valu
                                        const ChunkOut& out) noexcept;
 [[nodiscard]] bool decode_plain(const ChunkIn& in, std::size_t values, std::uint8_t base,
                                 std::uint8_t* words) noexcept;
+[[nodiscard]] std::uint8_t greatest_plain(const std::uint8_t* words, std::size_t values) noexcept;
 void split_plain(const std::uint8_t* in, std::size_t values, std::uint8_t* upper,
                  std::uint8_t* lower) noexcept;
 void join_plain(const std::uint8_t* upper, const std::uint8_t* lower, std::size_t values,

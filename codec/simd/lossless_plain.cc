@@ -55,6 +55,13 @@ bool decode_plain(const ChunkIn& in, std::size_t values, std::uint8_t base,
   return count == in.escape_count;
 }
 
+std::uint8_t greatest_plain(const std::uint8_t* words, std::size_t values) noexcept {
+  std::uint8_t greatest = 0;
+  for (std::size_t i = 0; i < values; ++i)
+    greatest = std::max(greatest, exponent_of(words + 2 * i));
+  return greatest;
+}
+
 void split_plain(const std::uint8_t* in, std::size_t values, std::uint8_t* upper,
                  std::uint8_t* lower) noexcept {
   for (std::size_t i = 0; i < values; ++i) {
