@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <span>
 #include <vector>
 
@@ -19,12 +18,14 @@
 #include "kvrail/base/assert.h"
 #include "kvrail/base/prng.h"
 #include "tests/fuzz/bytes.h"
+#include "tests/fuzz/memory.h"
 #include "tests/fuzz/seeds.h"
 
 using namespace kvrail;
 using kvrail::codec::Codec;
 using kvrail::codec::RunShape;
 using kvrail::test::Bytes;
+using kvrail::test::Memory;
 
 namespace {
 
@@ -33,20 +34,6 @@ constexpr std::array kMedia{Medium::full, Medium::lossless, Medium::int4, Medium
 constexpr std::array<std::uint32_t, 12> kHeadDims{1,   8,   63,  64,  80,  96,
                                                   112, 127, 128, 192, 256, 576};
 constexpr std::uint64_t kMostBytes = 1 << 17;  // of a run
-
-// Exactly as large as asked for, so that the address sanitizer sees the first byte beyond.
-struct Memory {
-  explicit Memory(std::size_t size, std::byte fill = std::byte{0})
-      : data(static_cast<std::byte*>(::operator new (size, std::align_val_t{64}))),
-        bytes(data, size) {
-    std::fill(bytes.begin(), bytes.end(), fill);
-  }
-  ~Memory() { ::operator delete (data, std::align_val_t{64}); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  std::byte* data;
-  std::span<std::byte> bytes;
-};
 
 using Planes = std::array<std::vector<std::byte>, codec::kMaxPlanes>;
 
