@@ -37,6 +37,9 @@ using D8 = hn::CappedTag<std::uint8_t, 64>;
 using D16 = hn::Repartition<std::uint16_t, D8>;
 using V8 = hn::Vec<D8>;
 
+// Taking so many exponents one by one, in vain, costs more than counting them first.
+constexpr std::size_t kWorthCounting = 64;
+
 // Calls visit(i) for each code byte in which a code is kEscape, in order. They are rare: what
 // counts is how fast a vector without one is passed.
 template <class Visit>
@@ -56,6 +59,19 @@ HWY_INLINE bool each_escape(const std::uint8_t* codes, Visit visit) {
     }
   }
   return true;
+}
+
+std::size_t count_escapes(const std::uint8_t* codes) {
+  const D8 d;
+  const V8 escape_low = hn::Set(d, kEscape);
+  const V8 escape_high = hn::Set(d, kEscape << 4);
+  std::size_t count = 0;
+  for (std::size_t j = 0; j < kChunkHalf; j += hn::Lanes(d)) {
+    const V8 pair = hn::LoadU(d, codes + j);
+    count += hn::CountTrue(d, hn::Eq(hn::And(pair, escape_low), escape_low)) +
+             hn::CountTrue(d, hn::Eq(hn::And(pair, escape_high), escape_high));
+  }
+  return count;
 }
 
 // Codes and signs of the words at `words`; a code is at most kEscape.
@@ -84,6 +100,7 @@ std::size_t encode_chunk(const std::uint8_t* words, std::uint8_t base, std::size
     const V8 shifted = hn::BitCast(d, hn::ShiftLeft<4>(hn::BitCast(d16, upper)));
     hn::StoreU(hn::Or(lower, shifted), d, codes + j);
   }
+  if (most > kWorthCounting && count_escapes(codes) > most) return kTooMany;
   std::size_t count = 0;
   const auto take = [&](std::size_t value) {
     if (count == most) return false;
