@@ -30,17 +30,24 @@ Result<void> CodedMedium::prepare(const KvSet& set) {
   std::size_t scratch = 0;
   for (std::uint32_t layer = 0; layer < set.layers; ++layer) {
     for (std::uint32_t first = 0; first < set.tokens; first += kRunTokens) {
-      Run run{layer, first, std::min(kRunTokens, set.tokens - first), {}, {}, {}};
+      Run run{&codec_for_run(set, layer, first),
+              layer,
+              first,
+              std::min(kRunTokens, set.tokens - first),
+              {},
+              {},
+              {}};
       const codec::RunShape shape = set.run_shape(run.tokens);
-      if (auto can = codec_->can_encode(shape); !can.ok()) return can;
+      if (auto can = run.codec->can_encode(shape); !can.ok()) return can;
       for (std::size_t plane = 0; plane < codec::kMaxPlanes; ++plane) {
-        if (plane < codec_->planes()) run.room[plane] = codec_->bound(shape, plane);
+        if (plane < run.codec->planes()) run.room[plane] = run.codec->bound(shape, plane);
         if (plane < fallback().planes())
           run.room[plane] = std::max(run.room[plane], fallback().bound(shape, plane));
         run.offset[plane] = total;
         total += aligned(run.room[plane]);
       }
-      scratch = std::max({scratch, codec_->scratch_bytes(shape), fallback().scratch_bytes(shape)});
+      scratch =
+          std::max({scratch, run.codec->scratch_bytes(shape), fallback().scratch_bytes(shape)});
       runs_.push_back(run);
     }
   }
@@ -59,7 +66,7 @@ codec::MutablePlanes CodedMedium::room_of(const Run& run) noexcept {
 Status CodedMedium::encode_run(const KvSet& set, Run& run) noexcept {
   const codec::RunShape shape = set.run_shape(run.tokens);
   const codec::RunView in = set.run(run.layer, run.first, run.tokens);
-  const Status status = codec_->encode(shape, in, room_of(run), scratch_, run.meta).status;
+  const Status status = run.codec->encode(shape, in, room_of(run), scratch_, run.meta).status;
   if (status.code != Code::unsupported) return status;
   return fallback().encode(shape, in, room_of(run), scratch_, run.meta).status;
 }
@@ -74,7 +81,7 @@ Status CodedMedium::encode(const KvSet& set) noexcept {
 Status CodedMedium::decode(KvSet& out) noexcept {
   for (const Run& run : runs_) {
     const codec::Codec& codec =
-        run.meta.medium == codec_->medium() ? *codec_ : *codec::codec_for(run.meta.medium);
+        run.meta.medium == run.codec->medium() ? *run.codec : *codec::codec_for(run.meta.medium);
     const codec::MutablePlanes room = room_of(run);
     codec::Planes planes;
     for (std::size_t plane = 0; plane < run.meta.planes; ++plane)

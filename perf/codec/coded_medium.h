@@ -1,4 +1,4 @@
-// A medium that codec_for() knows: run by run, each of kRunTokens tokens of one layer.
+// Media that a codec::Codec codes: run by run, each of kRunTokens tokens of one layer.
 #pragma once
 
 #include <array>
@@ -8,20 +8,22 @@
 
 namespace kvrail::fidelity {
 
-class CodedMedium final : public MediumUnderTest {
+class CodedMedium : public MediumUnderTest {
  public:
-  explicit CodedMedium(const codec::Codec& codec) : codec_(&codec) {}
-  [[nodiscard]] std::string_view name() const noexcept override {
-    return medium_name(codec_->medium());
-  }
   [[nodiscard]] Result<void> prepare(const KvSet& set) override;
   /// A run that the codec refuses (NaN, Inf) goes as the engine sends it: lossless, or else full.
   [[nodiscard]] Status encode(const KvSet& set) noexcept override;
   [[nodiscard]] Status decode(KvSet& out) noexcept override;
   [[nodiscard]] std::uint64_t encoded_bits() const noexcept override;
 
+ protected:
+  /// The codec of a run, which must live until the next prepare().
+  [[nodiscard]] virtual const codec::Codec& codec_for_run(const KvSet& set, std::uint32_t layer,
+                                                          std::uint32_t first) = 0;
+
  private:
   struct Run {
+    const codec::Codec* codec = nullptr;
     std::uint32_t layer = 0;
     std::uint32_t first = 0;
     std::uint32_t tokens = 0;
@@ -32,10 +34,25 @@ class CodedMedium final : public MediumUnderTest {
   codec::MutablePlanes room_of(const Run& run) noexcept;
   Status encode_run(const KvSet& set, Run& run) noexcept;
 
-  const codec::Codec* codec_;
   std::vector<Run> runs_;
   std::vector<std::byte> bytes_, scratch_memory_;
   std::span<std::byte> scratch_;
+};
+
+/// What codec_for() knows.
+class PlainMedium final : public CodedMedium {
+ public:
+  explicit PlainMedium(const codec::Codec& codec) : codec_(&codec) {}
+  [[nodiscard]] std::string_view name() const noexcept override {
+    return medium_name(codec_->medium());
+  }
+
+ private:
+  const codec::Codec& codec_for_run(const KvSet&, std::uint32_t, std::uint32_t) override {
+    return *codec_;
+  }
+
+  const codec::Codec* codec_;
 };
 
 }  // namespace kvrail::fidelity

@@ -90,8 +90,8 @@ Result<void> read_side(const InputFile& file, const TensorPlace& place,
 }
 
 template <class Span>
-Span part(Span all, const KvSet& set, std::uint32_t layer, std::uint32_t first,
-          std::uint32_t count) {
+Span rows_of(Span all, const KvSet& set, std::uint32_t layer, std::uint32_t first,
+             std::uint32_t count) {
   return all.subspan(set.row_offset(layer, first), count * set.row_bytes());
 }
 
@@ -99,14 +99,14 @@ Span part(Span all, const KvSet& set, std::uint32_t layer, std::uint32_t first,
 
 codec::RunView KvSet::run(std::uint32_t layer, std::uint32_t first,
                           std::uint32_t count) const noexcept {
-  return {part(std::span(k), *this, layer, first, count),
-          part(std::span(v), *this, layer, first, count)};
+  return {rows_of(std::span(k), *this, layer, first, count),
+          rows_of(std::span(v), *this, layer, first, count)};
 }
 
 codec::MutableRun KvSet::run(std::uint32_t layer, std::uint32_t first,
                              std::uint32_t count) noexcept {
-  return {part(std::span(k), *this, layer, first, count),
-          part(std::span(v), *this, layer, first, count)};
+  return {rows_of(std::span(k), *this, layer, first, count),
+          rows_of(std::span(v), *this, layer, first, count)};
 }
 
 KvSet KvSet::empty_like(Dtype of) const {
@@ -121,6 +121,18 @@ KvSet KvSet::head(std::uint32_t of_layers, std::uint32_t of_tokens) const {
   KvSet set{dtype, of_layers, of_tokens, kv_heads, head_dim, {}, {}, rope};
   for (std::uint32_t layer = 0; layer < of_layers; ++layer) {
     const codec::RunView rows = run(layer, 0, of_tokens);
+    set.k.insert(set.k.end(), rows.k.begin(), rows.k.end());
+    set.v.insert(set.v.end(), rows.v.begin(), rows.v.end());
+  }
+  return set;
+}
+
+KvSet KvSet::part(std::uint32_t first, std::uint32_t end) const {
+  KVRAIL_ASSERT(first <= end && end <= tokens);
+  KvSet set{dtype, layers, end - first, kv_heads, head_dim, {}, {}, rope};
+  if (set.rope) set.rope->first_position += first;
+  for (std::uint32_t layer = 0; layer < layers; ++layer) {
+    const codec::RunView rows = run(layer, first, set.tokens);
     set.k.insert(set.k.end(), rows.k.begin(), rows.k.end());
     set.v.insert(set.v.end(), rows.v.begin(), rows.v.end());
   }

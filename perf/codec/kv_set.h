@@ -57,6 +57,8 @@ struct KvSet {
   [[nodiscard]] KvSet empty_like(Dtype of) const;
   /// The first layers and tokens.
   [[nodiscard]] KvSet head(std::uint32_t of_layers, std::uint32_t of_tokens) const;
+  /// Tokens [first, end) of all layers; positions go on from where they were.
+  [[nodiscard]] KvSet part(std::uint32_t first, std::uint32_t end) const;
 };
 
 /// Values as float32; every bf16 and fp16 has one. Spans of the same number of values.

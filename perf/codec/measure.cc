@@ -1,12 +1,17 @@
 #include "perf/codec/measure.h"
 
+#include <algorithm>
 #include <memory>
 #include <new>
+#include <optional>
 
+#include "perf/codec/learned_basis.h"
 #include "perf/codec/medium_under_test.h"
 
 namespace kvrail::fidelity {
 namespace {
+
+constexpr std::uint64_t kLearningSeed = 1'000'003;
 
 struct Candidate {
   std::unique_ptr<MediumUnderTest> medium;
@@ -61,25 +66,39 @@ class Run {
     }
     measured_.description = form(*kv) + "; attention of drawn queries";
     const Queries queries = proxy_queries(*kv);
+    KvSet second_half;
+    if (wants_basis()) {
+      const KvSet first_half = kv->part(0, kv->tokens / 2);
+      second_half = kv->part(kv->tokens / 2, kv->tokens);
+      learn(std::span(&first_half, 1));
+    }
     if (auto made = make_candidates(); !made.ok()) return std::move(made).error();
-    if (auto added = add({*kv, queries, nullptr}); !added.ok()) return std::move(added).error();
-    return finish(*kv);
+    const auto subject_of = [&](const Candidate& candidate) {
+      return Subject{draws_on_basis(candidate.figures.name) ? second_half : *kv, queries, nullptr};
+    };
+    if (auto added = add(subject_of); !added.ok()) return std::move(added).error();
+    return finish(*kv, second_half);
   }
 
   Result<Measured> model() {
     auto trial = ModelTrial::open(options_.trial);
     if (!trial.ok()) return std::move(trial).error();
+    if (wants_basis()) {
+      if (auto learned = learn_from_model(); !learned.ok()) return std::move(learned).error();
+    }
     if (auto made = make_candidates(); !made.ok()) return std::move(made).error();
     KvSet first;
     for (std::uint32_t i = 0; i < (*trial)->contexts(); ++i) {
       auto context = (*trial)->next();
       if (!context.ok()) return std::move(context).error();
-      if (auto added = add({context->kv, context->queries, trial->get()}); !added.ok())
-        return std::move(added).error();
+      const auto subject_of = [&](const Candidate&) {
+        return Subject{context->kv, context->queries, trial->get()};
+      };
+      if (auto added = add(subject_of); !added.ok()) return std::move(added).error();
       if (i == 0) first = std::move(context->kv);
     }
     measured_.description = form(first) + "; " + (*trial)->description();
-    return finish(first);
+    return finish(first, first);
   }
 
  private:
@@ -89,9 +108,40 @@ class Run {
            std::string(dtype_name(kv.dtype));
   }
 
+  [[nodiscard]] bool wants_basis() const {
+    return std::any_of(options_.media.begin(), options_.media.end(),
+                       [](const std::string& name) { return draws_on_basis(name); });
+  }
+
+  void learn(std::span<const KvSet> sets) {
+    auto basis = learn_basis(sets);
+    if (basis.ok()) {
+      basis_.emplace(std::move(*basis));
+      context_.basis = &*basis_;
+    } else {
+      context_.why_no_basis = basis.error().message;
+    }
+  }
+
+  // From contexts that are not measured: those of another seed.
+  Result<void> learn_from_model() {
+    TrialOptions options = options_.trial;
+    options.seed += kLearningSeed;
+    auto trial = ModelTrial::open(options);
+    if (!trial.ok()) return std::move(trial).error();
+    std::vector<KvSet> sets;
+    for (std::uint32_t tokens = 0; tokens < kMostLearnedTokens; tokens += sets.back().tokens) {
+      auto context = (*trial)->next();
+      if (!context.ok()) return std::move(context).error();
+      sets.push_back(std::move(context->kv));
+    }
+    learn(sets);
+    return {};
+  }
+
   Result<void> make_candidates() {
     for (const std::string& name : options_.media) {
-      auto medium = make_medium(name, MediumContext{});
+      auto medium = make_medium(name, context_);
       if (!medium.ok()) return std::move(medium).error();
       candidates_.push_back({std::move(*medium), {}});
       candidates_.back().figures.name = name;
@@ -100,9 +150,10 @@ class Run {
   }
 
   // Media that cannot code this KV are left out from here on.
-  Result<void> add(const Subject& subject) {
+  template <class SubjectOf>
+  Result<void> add(const SubjectOf& subject_of) {
     for (auto candidate = candidates_.begin(); candidate != candidates_.end();) {
-      auto added = add_figures(*candidate, subject);
+      auto added = add_figures(*candidate, subject_of(*candidate));
       if (!added.ok() && added.status().code != Code::unsupported) {
         return Error{added.status(), candidate->figures.name + ": " + added.error().message};
       }
@@ -114,9 +165,10 @@ class Run {
     return {};
   }
 
-  Result<Measured> finish(const KvSet& kv) {
-    const KvSet set = working_set(kv);
+  // `learned`: what media that draw on a basis are measured on.
+  Result<Measured> finish(const KvSet& kv, const KvSet& learned) {
     for (Candidate& candidate : candidates_) {
+      const KvSet set = working_set(draws_on_basis(candidate.figures.name) ? learned : kv);
       auto speeds = measure_speeds(*candidate.medium, set);
       if (!speeds.ok()) return std::move(speeds).error();
       candidate.figures.speeds = *speeds;
@@ -126,6 +178,8 @@ class Run {
   }
 
   const CodecOptions& options_;
+  std::optional<codec::Basis> basis_;
+  MediumContext context_;
   std::vector<Candidate> candidates_;
   Measured measured_;
 };

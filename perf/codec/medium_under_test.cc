@@ -4,6 +4,7 @@
 
 #include "perf/codec/coded_medium.h"
 #include "perf/codec/ggml_medium.h"
+#include "perf/codec/lowrank_medium.h"
 
 namespace kvrail::fidelity {
 namespace {
@@ -12,6 +13,8 @@ constexpr std::array kCodedMedia{Medium::full, Medium::lossless, Medium::exact, 
                                  Medium::int4};
 constexpr std::array kGgmlFormats{GgmlFormat::q8_0, GgmlFormat::q4_0};
 
+constexpr std::string_view kLowRank = "lowrank";
+
 }  // namespace
 
 std::vector<std::string> medium_names() {
@@ -19,7 +22,12 @@ std::vector<std::string> medium_names() {
   for (const Medium medium : kCodedMedia) {
     if (codec::codec_for(medium) != nullptr) names.emplace_back(medium_name(medium));
   }
+  names.emplace_back(kLowRank);
   return names;
+}
+
+bool draws_on_basis(std::string_view name) noexcept {
+  return name == kLowRank || name.starts_with("lowrank@");
 }
 
 std::vector<std::string> comparison_names() {
@@ -29,22 +37,30 @@ std::vector<std::string> comparison_names() {
 }
 
 Result<std::unique_ptr<MediumUnderTest>> make_medium(const std::string& name,
-                                                     const MediumContext& /*context*/) {
+                                                     const MediumContext& context) {
   for (const Medium medium : kCodedMedia) {
     const codec::Codec* codec = codec::codec_for(medium);
     if (codec != nullptr && name == medium_name(medium))
-      return std::unique_ptr<MediumUnderTest>(std::make_unique<CodedMedium>(*codec));
+      return std::unique_ptr<MediumUnderTest>(std::make_unique<PlainMedium>(*codec));
   }
   for (const GgmlFormat format : kGgmlFormats) {
     if (name == ggml_name(format))
       return std::unique_ptr<MediumUnderTest>(std::make_unique<GgmlMedium>(format));
+  }
+  if (draws_on_basis(name)) {
+    auto bits = lowrank_rate(name);
+    if (!bits.ok()) return std::move(bits).error();
+    return std::unique_ptr<MediumUnderTest>(std::make_unique<LowRankMedium>(name, *bits, context));
   }
   std::string known;
   for (const auto& list : {medium_names(), comparison_names()}) {
     for (const std::string& valid : list) known.append(known.empty() ? "" : ", ").append(valid);
   }
   return Error{{Code::invalid_argument},
-               "--media \"" + name.substr(0, 32) + "\" is none of those there are: " + known};
+               std::string("--media \"")
+                       .append(name.substr(0, 32))
+                       .append("\" is none of those there are: ") +
+                   known + " (and lowrank@BITS)"};
 }
 
 }  // namespace kvrail::fidelity

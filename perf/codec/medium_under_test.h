@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codec/basis.h"
 #include "kvrail/base/result.h"
 #include "perf/codec/kv_set.h"
 
@@ -22,6 +23,9 @@ inline constexpr std::uint32_t kRunTokens = 64;
 /// nothing, so that they can be timed.
 class MediumUnderTest {
  public:
+  MediumUnderTest() = default;
+  MediumUnderTest(const MediumUnderTest&) = delete;
+  MediumUnderTest& operator=(const MediumUnderTest&) = delete;
   virtual ~MediumUnderTest() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   /// Values of this type come out of decode().
@@ -42,14 +46,18 @@ class MediumUnderTest {
 
 /// What media may draw on besides KV.
 struct MediumContext {
-  // The calibrated profile comes here.
+  const codec::Basis* basis = nullptr;  // of lowrank; null: it can code nothing, and why
+  std::string why_no_basis;
 };
+/// Whether the medium of this name draws on a basis.
+[[nodiscard]] bool draws_on_basis(std::string_view name) noexcept;
 
 /// Media of kvrail that this build has, in the order of a report.
 [[nodiscard]] std::vector<std::string> medium_names();
 /// Formats of others to compare with.
 [[nodiscard]] std::vector<std::string> comparison_names();
-/// By a name of either list; else invalid_argument with the list.
+/// By a name of either list, or "lowrank@BITS" with bits a value; else invalid_argument with the
+/// list. The basis must outlive the medium.
 [[nodiscard]] Result<std::unique_ptr<MediumUnderTest>> make_medium(const std::string& name,
                                                                    const MediumContext& context);
 

@@ -6,6 +6,7 @@
 
 #include "kvrail/base/byte_order.h"
 #include "perf/codec/errors.h"
+#include "perf/codec/learned_basis.h"
 #include "perf/codec/medium_under_test.h"
 #include "perf/codec/speed.h"
 #include "tests/unit/codec_program/files.h"
@@ -21,8 +22,15 @@ std::unique_ptr<MediumUnderTest> medium(const std::string& name) {
   return std::move(*made);
 }
 
-std::vector<std::string> all_names() {
+// Of kvrail, but for those that draw on a basis.
+std::vector<std::string> plain_names() {
   std::vector<std::string> names = medium_names();
+  std::erase_if(names, [](const std::string& name) { return draws_on_basis(name); });
+  return names;
+}
+
+std::vector<std::string> all_names() {
+  std::vector<std::string> names = plain_names();
   for (const std::string& name : comparison_names()) names.push_back(name);
   return names;
 }
@@ -72,7 +80,7 @@ TEST_CASE("media / each brings a set back, with a last run that is not full") {
 TEST_CASE("media / a run with NaN comes back bit by bit, and the others are coded") {
   KvSet set = random_set(Dtype::bf16, 1, 128, 1, 64);
   store_le16(set.k.data() + 2 * 70 * 64, 0x7FC1);  // in the second run
-  for (const std::string& name : medium_names()) {
+  for (const std::string& name : plain_names()) {
     CAPTURE(name);
     const auto each = medium(name);
     const KvSet out = there_and_back(*each, set);
@@ -85,6 +93,81 @@ TEST_CASE("media / a run with NaN comes back bit by bit, and the others are code
     REQUIRE(each->prepare(set).ok());
     CHECK(each->encode(set).code == Code::unsupported);
   }
+}
+
+// Rows that are made of three directions, K turned by RoPE.
+KvSet low_rank_set(std::uint32_t tokens) {
+  const KvSet drawn = random_set(Dtype::fp32, 1, tokens, 1, 3 + 3 * 16);
+  KvSet set{Dtype::fp32, 1, tokens, 1, 16, {}, {}, Rope{{10000.0F, 1.0F, 16}, 5}};
+  set = set.empty_like(Dtype::fp32);
+  std::vector<double> frequencies(8);
+  codec::rope_frequencies(set.rope->rule, frequencies);
+  codec::RopeAngles angles(frequencies, set.rope->first_position);
+  std::vector<float> values(drawn.side_values());
+  to_floats(Dtype::fp32, drawn.v, values);
+  const float* directions = values.data() + 3;  // of the first token
+  for (std::uint32_t token = 0; token < tokens; ++token) {
+    std::vector<float> row(16);
+    for (std::size_t direction = 0; direction < 3; ++direction) {
+      for (std::size_t d = 0; d < row.size(); ++d)
+        row[d] += values[token * drawn.row_values() + direction] * directions[16 * direction + d];
+    }
+    const codec::MutableRun run = set.run(0, token, 1);
+    from_floats(Dtype::fp32, row, run.v);
+    codec::redo_rope(angles, set.rope->rule.pairing, 16, row);
+    from_floats(Dtype::fp32, row, run.k);
+    angles.advance();
+  }
+  return set;
+}
+
+TEST_CASE(
+    "lowrank / a basis from some tokens codes others in few bits; without RoPE data K cannot") {
+  // Of fewer tokens the quantisers clip too much that they have not seen.
+  const KvSet set = low_rank_set(1024);
+  const KvSet first = set.part(0, 512), second = set.part(512, 1024);
+  CHECK(second.rope->first_position == 517);
+  const auto error_of_k = [&](KvSet learned_from, KvSet coded, double& bits) {
+    const auto basis = learn_basis(std::span(&learned_from, 1));
+    REQUIRE(basis.ok());
+    auto made = make_medium("lowrank@2", MediumContext{&*basis, ""});
+    REQUIRE(made.ok());
+    const KvSet out = there_and_back(**made, coded);
+    bits =
+        static_cast<double>((*made)->encoded_bits()) / static_cast<double>(2 * coded.side_values());
+    CHECK(squared_error(coded.dtype, coded.v, out.dtype, out.v).ratio() < 0.02);
+    return squared_error(coded.dtype, coded.k, out.dtype, out.k).ratio();
+  };
+  double bits = 0;
+  CHECK(error_of_k(first, second, bits) < 1e-3);
+  CHECK(bits <= 2.0);
+  CHECK(bits > 1.0);
+  KvSet first_as_is = first, second_as_is = second;
+  first_as_is.rope.reset();
+  second_as_is.rope.reset();
+  CHECK(error_of_k(first_as_is, second_as_is, bits) > 1e-2);
+}
+
+TEST_CASE("lowrank / too few tokens, NaN, another form, a rate that is none: one line") {
+  const KvSet set = low_rank_set(128);
+  const KvSet few = set.part(0, 63);
+  CHECK(learn_basis(std::span(&few, 1)).status().code == Code::unsupported);
+  KvSet broken = set;
+  store_le32(broken.v.data(), 0x7FC00000U);
+  CHECK(learn_basis(std::span(&broken, 1)).status().code == Code::unsupported);
+  const auto basis = learn_basis(std::span(&set, 1));
+  REQUIRE(basis.ok());
+  auto other = make_medium("lowrank", MediumContext{&*basis, ""});
+  REQUIRE(other.ok());
+  CHECK((*other)->prepare(random_set(Dtype::fp32, 1, 64, 2, 16)).status().code ==
+        Code::unsupported);
+  auto none = make_medium("lowrank", MediumContext{nullptr, "no basis here"});
+  REQUIRE(none.ok());
+  const auto refused = (*none)->prepare(set);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message == "no basis here");
+  for (const char* name : {"lowrank@", "lowrank@0", "lowrank@2x", "lowrank@nan", "lowrank@11"})
+    CHECK_FALSE(make_medium(name, MediumContext{}).ok());
 }
 
 TEST_CASE("media / blocks of ggml run on over tokens where a row is no multiple of 32") {

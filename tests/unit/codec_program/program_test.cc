@@ -57,8 +57,8 @@ struct KvOnDisk {
   Folder folder;
   std::string k, v;
   KvOnDisk() {
-    const auto set = random_set(Dtype::fp16, 2, 70, 2, 64);
-    const std::string header = npy_header("<f2", "(2, 70, 2, 64)");
+    const auto set = random_set(Dtype::fp16, 2, 140, 2, 64);
+    const std::string header = npy_header("<f2", "(2, 140, 2, 64)");
     k = folder.file("k.npy", npy(header, text_of(set.k)));
     v = folder.file("v.npy", npy(header, text_of(set.v)));
   }
@@ -151,7 +151,7 @@ TEST_CASE("kvrail-codec / the built-in model: four fields more, and ggml's forma
     }
     if (medium["name"] == "q4_0") CHECK(medium["logit_kl"].get<double>() > 0.0);
   }
-  for (const char* name : {"full", "q8_0", "q4_0"})
+  for (const char* name : {"full", "lowrank", "q8_0", "q4_0"})
     CHECK(std::find(names.begin(), names.end(), name) != names.end());
 }
 
@@ -165,6 +165,7 @@ TEST_CASE("kvrail-codec / bad usage and bad input: exit status 2 and one line wi
   } cases[] = {
       {"--k " + kv.k, "go together"},
       {kv.options() + "--media zip", "full"},
+      {kv.options() + "--media lowrank@99", "0.25 to 10"},
       {kv.options() + "--media ''", "--media needs a name"},
       {kv.options() + "--full", "no meaning"},
       {kv.options() + "--dtype int8", "bf16"},
