@@ -4,6 +4,7 @@
 
 #include "codec/full.h"
 #include "codec/lossless.h"
+#include "codec/planes_codec.h"
 #include "kvrail/base/assert.h"
 #include "kvrail/base/time.h"
 
@@ -78,6 +79,10 @@ const Codec* codec_for(Medium medium) noexcept {
       return &full_codec();
     case Medium::lossless:
       return &lossless_codec();
+    case Medium::int4:
+    case Medium::int8:
+    case Medium::exact:
+      return planes_codec(medium);
     default:
       return nullptr;
   }

@@ -62,6 +62,7 @@ using MutablePlanes = std::array<std::span<std::byte>, kMaxPlanes>;
 struct Meta {
   Medium medium = Medium::full;
   std::uint8_t planes = 0;                        // that there are, 1 to kMaxPlanes
+  std::uint8_t form = 0;                          // a variant that the codec defines, 0 by default
   std::array<std::uint64_t, kMaxPlanes> bytes{};  // of each plane
   std::array<std::uint32_t, kMaxPlanes>
       epsilon_ppm{};  // ε, millionths, of what planes 0..i decode to

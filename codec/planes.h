@@ -1,13 +1,6 @@
-// The medium int8 in its plane form (design.md §6): nested mid-rise planes over groups of values of
-// one token. w8 = bf16(max|x| / 127.5-style step), c = floor(x / w8) in [-128, 127]; plane 0 holds
-// the group scales and the high nibbles (an int4 code by itself), plane 1 the low nibbles. 8.25
-// bits/value at groups of 64. K may be rotated by a Hadamard transform over head_dim first.
-//
-// Plane 0 of a block of n tokens, for each layer: [scales: 2 bytes per group][high nibbles]; plane 1,
-// for each layer: [low nibbles]. So a layer is one run in each plane. Values in stream order
-// [layer][K|V][token][kv_head][dim]; groups never cross a (layer, K|V, token) row when the row has
-// >= 64 values.
-// All ISAs give the same bits: fixed operation order, no contraction. NaN and Inf: see encode().
+// The medium int8 of the engine's blocks: nested planes (docs/codecs.md), each layer a run of its
+// own in each plane, so that layers can be sent and decoded one by one and have equal parts. Plane
+// 0 is an int4 code by itself. Values that are NaN, Inf or too large to rotate: see CodecReport.
 #pragma once
 
 #include <cstddef>
@@ -29,25 +22,27 @@ struct PlaneSizes {
 [[nodiscard]] PlaneSizes plane_sizes(const Layout& layout, std::uint32_t tokens) noexcept;
 
 struct CodecReport {
-  double nmse = 0;               // of this call's values; 0 when not measured
-  std::uint32_t epsilon_ppm = 0; // sqrt-free estimate used as ε, millionths
-  bool has_non_finite = false;   // NaN or Inf in the input, or values so large that rotating them
-                                 // overflows: the block must travel by full instead
+  double nmse = 0;                // of this call's values; 0 when not measured
+  std::uint32_t epsilon_ppm = 0;  // sqrt-free estimate used as ε, millionths
+  bool has_non_finite = false;    // NaN or Inf in the input, or values so large that rotating them
+                                  // overflows: the block must travel by full instead
 };
 
 // Encodes layers [layer_begin, layer_end) of a canonical slot with `tokens` valid rows, into the
 // whole-block planes given. Calling it per layer range lets the engine bound its work.
-[[nodiscard]] CodecReport encode_int8(const Layout& layout, std::uint32_t tokens, std::span<const std::byte> slot,
-                                      std::uint32_t layer_begin, std::uint32_t layer_end,
-                                      std::span<std::byte> plane0, std::span<std::byte> plane1) noexcept;
+[[nodiscard]] CodecReport encode_int8(const Layout& layout, std::uint32_t tokens,
+                                      std::span<const std::byte> slot, std::uint32_t layer_begin,
+                                      std::uint32_t layer_end, std::span<std::byte> plane0,
+                                      std::span<std::byte> plane1) noexcept;
 // Inverse; plane1 empty gives the int4 approximation. Writes every valid row, nothing else.
 void decode_int8(const Layout& layout, std::uint32_t tokens, std::span<const std::byte> plane0,
-                 std::span<const std::byte> plane1, std::uint32_t layer_begin, std::uint32_t layer_end,
-                 std::span<std::byte> slot) noexcept;
+                 std::span<const std::byte> plane1, std::uint32_t layer_begin,
+                 std::uint32_t layer_end, std::span<std::byte> slot) noexcept;
 
 // Token ids as LEB128 varints, deltas not used (ids have no locality).
 [[nodiscard]] std::size_t varint_bytes(std::span<const TokenId> tokens) noexcept;
 std::size_t encode_tokens(std::span<const TokenId> tokens, std::span<std::byte> out) noexcept;
-[[nodiscard]] Result<std::size_t> decode_tokens(std::span<const std::byte> in, std::span<TokenId> out);
+[[nodiscard]] Result<std::size_t> decode_tokens(std::span<const std::byte> in,
+                                                std::span<TokenId> out);
 
 }  // namespace kvrail::codec

@@ -27,7 +27,8 @@ Layout layout_of(std::uint32_t layers, std::uint32_t heads, std::uint32_t dim, D
 
 float gauss(Prng& prng) {
   const double u = 1.0 - prng.uniform01();
-  return static_cast<float>(std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586 * prng.uniform01()));
+  return static_cast<float>(std::sqrt(-2 * std::log(u)) *
+                            std::cos(6.283185307179586 * prng.uniform01()));
 }
 
 void put(Dtype dtype, std::byte* at, float value) {
@@ -150,8 +151,10 @@ TEST_CASE("int8 / encoding by ranges of layers gives the same planes as in one g
   const Layout layout = layout_of(5, 2, 64, Dtype::bf16);
   const auto slot = block_of(layout, 16, 5);
   const Coded whole = encode(layout, 16, slot);
-  Coded parts{std::vector<std::byte>(whole.plane0.size()), std::vector<std::byte>(whole.plane1.size()), {}};
-  for (const auto& [from, to] : std::vector<std::pair<std::uint32_t, std::uint32_t>>{{3, 5}, {0, 1}, {1, 3}}) {
+  Coded parts{
+      std::vector<std::byte>(whole.plane0.size()), std::vector<std::byte>(whole.plane1.size()), {}};
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::uint32_t, std::uint32_t>>{{3, 5}, {0, 1}, {1, 3}}) {
     parts.report = encode_int8(layout, 16, slot, from, to, parts.plane0, parts.plane1);
   }
   CHECK(parts.plane0 == whole.plane0);
@@ -162,7 +165,8 @@ TEST_CASE("int8 / 8.25 bits a value at groups of 64") {
   const Layout layout = layout_of(4, 2, 64, Dtype::bf16);
   const PlaneSizes sizes = plane_sizes(layout, 16);
   const double values = static_cast<double>(layout.block_bytes()) / 2;
-  CHECK(static_cast<double>(sizes.plane0_bytes + sizes.plane1_bytes) * 8 / values == doctest::Approx(8.25));
+  CHECK(static_cast<double>(sizes.plane0_bytes + sizes.plane1_bytes) * 8 / values ==
+        doctest::Approx(8.25));
   CHECK(static_cast<double>(sizes.plane0_bytes) * 8 / values == doctest::Approx(4.25));
 }
 
@@ -185,9 +189,11 @@ TEST_CASE("int8 / zeros, constants, subnormals and the largest values stay finit
       for (std::size_t i = 0; i < slot.size(); i += dtype_bytes(dtype)) {
         const float got = get(dtype, back.data() + i);
         REQUIRE(std::isfinite(got));
-        // Rotation packs a constant row into one coefficient sqrt(d)*v; each of the d coefficients is
-        // off by at most half a step of sqrt(d)*v/128, and all of them can add up in one value.
-        REQUIRE(std::fabs(got - get(dtype, slot.data() + i)) <= std::fabs(value) * 0.26F + 1e-38F);
+        // Rotation packs a constant row into one coefficient sqrt(d)*v; each of the d coefficients
+        // is off by at most half a step of sqrt(d)*v/128, and all of them can add up in one value.
+        // No step but 0 is smaller than 2^-126.
+        REQUIRE(std::fabs(got - get(dtype, slot.data() + i)) <=
+                std::fabs(value) * 0.26F + 0x1p-126F * 4);
       }
     }
   }
@@ -195,7 +201,8 @@ TEST_CASE("int8 / zeros, constants, subnormals and the largest values stay finit
 
 TEST_CASE("int8 / an Inf or NaN anywhere is reported, and nothing else breaks") {
   const Layout layout = layout_of(2, 2, 64, Dtype::bf16);
-  for (const std::uint16_t special : {std::uint16_t{0x7f80}, std::uint16_t{0xff80}, std::uint16_t{0x7fc1}}) {
+  for (const std::uint16_t special :
+       {std::uint16_t{0x7f80}, std::uint16_t{0xff80}, std::uint16_t{0x7fc1}}) {
     auto slot = block_of(layout, 16, 2);
     std::memcpy(slot.data() + layout.row_offset(1, 1, 9) + 40, &special, 2);
     const Coded coded = encode(layout, 16, slot);
@@ -214,13 +221,15 @@ TEST_CASE("int8 / planes of random bytes decode to finite values") {
   }
   std::vector<std::byte> back(layout.block_bytes());
   decode_int8(layout, 16, plane0, plane1, 0, 2, back);
-  for (std::size_t i = 0; i < back.size(); i += 2) REQUIRE(std::isfinite(get(Dtype::fp16, back.data() + i)));
+  for (std::size_t i = 0; i < back.size(); i += 2)
+    REQUIRE(std::isfinite(get(Dtype::fp16, back.data() + i)));
 }
 
 TEST_CASE("int8 / layouts it cannot encode are refused with the reason") {
   CHECK_FALSE(can_encode(layout_of(1, 1, 127, Dtype::bf16)).ok());
   CHECK_FALSE(can_encode(layout_of(1, 1, 64, Dtype::fp8_e4m3)).ok());
-  CHECK(can_encode(layout_of(1, 1024, 576, Dtype::bf16)).error().message.find("16384") != std::string::npos);
+  CHECK(can_encode(layout_of(1, 1024, 576, Dtype::bf16)).error().message.find("16384") !=
+        std::string::npos);
 }
 
 }  // namespace
