@@ -11,20 +11,11 @@ namespace {
 
 constexpr std::uint64_t kTokenIdBytes = 4;
 constexpr std::uint64_t kReferenceBytesPerBlock = 16;
-constexpr std::uint64_t kInt8GroupValues = 64;
-constexpr std::array kOffered{Medium::tokens, Medium::full, Medium::int8, Medium::window,
-                              Medium::summary};
-
-// Bytes of a block or of part of one in the int8 planes: a byte per value and a bf16 scale per
-// group.
-std::uint64_t int8_bytes(const Layout& layout, std::uint64_t tokens) noexcept {
-  const std::uint64_t row_values = std::uint64_t{layout.kv_heads} * layout.head_dim;
-  const std::uint64_t rows = 2 * std::uint64_t{layout.layers};
-  const std::uint64_t groups = row_values >= kInt8GroupValues
-                                   ? div_ceil(row_values, kInt8GroupValues) * tokens
-                                   : div_ceil(row_values * tokens, kInt8GroupValues);
-  return rows * (row_values * tokens + 2 * groups);
-}
+constexpr std::array kOffered{Medium::tokens, Medium::full,   Medium::lossless, Medium::int8,
+                              Medium::int4,   Medium::window, Medium::summary};
+// Only a wish selects these: a reference only says where the bytes are, and who gets the embedded
+// planes down to the last one pays more for the same rows than with lossless.
+constexpr std::array kOnlyWished{Medium::reference, Medium::exact};
 
 bool carries_kv(Medium medium) noexcept {
   return medium != Medium::tokens && medium != Medium::summary;
@@ -42,6 +33,8 @@ const char* refusal(const SenderFacts& facts, const LossProfile& loss, Medium me
   if (medium == Medium::tokens && !facts.tokenizers_equal) return "the tokenizers differ";
   if (medium == Medium::window && facts.window_tokens == 0) return "no window is configured";
   if (medium == Medium::summary && facts.summary_bytes == 0) return "the agent makes no summary";
+  if (is_coded(medium) && facts.coded[static_cast<std::size_t>(medium)].block_bytes == 0)
+    return "the rows cannot be coded so";
   const MediumLoss& of = loss.media[static_cast<std::size_t>(medium)];
   const std::uint64_t source = carries_kv(medium) ? facts.source_epsilon_ppm : 0;
   if (fidelity_ppm(of, source + of.epsilon_ppm) < facts.fidelity_floor_ppm)
@@ -62,11 +55,16 @@ void fill_sizes(const SenderFacts& facts, CandidateCost& out) noexcept {
       out.block_bytes = layout.block_bytes();
       out.tail_bytes = tail_tokens * layout.token_bytes();
       break;
+    case Medium::lossless:
     case Medium::int8:
-      out.block_bytes = int8_bytes(layout, layout.block_tokens);
-      out.tail_bytes = int8_bytes(layout, tail_tokens);
-      out.encode_ns_per_block = facts.int8_planes_exist ? 0 : facts.int8_encode_ns_per_block;
+    case Medium::int4:
+    case Medium::exact: {
+      const CodedFacts& coded = facts.coded[static_cast<std::size_t>(out.medium)];
+      out.block_bytes = coded.block_bytes;
+      out.tail_bytes = coded.tail_bytes;
+      out.encode_ns_per_block = coded.encode_ns_per_block;
       break;
+    }
     case Medium::window:
       out.fixed_bytes =
           std::min<std::uint64_t>(facts.window_tokens, facts.total_tokens) * layout.token_bytes();
@@ -111,7 +109,7 @@ CandidateCost candidate(const SenderFacts& facts, const LossProfile& loss, Mediu
   const auto round_trip = static_cast<std::uint64_t>(std::max<TimeNs>(facts.round_trip_ns, 0));
   const auto backlog = static_cast<std::uint64_t>(std::max<TimeNs>(facts.lane_backlog_ns, 0));
   if (medium == Medium::summary) out.wait_ns = round_trip + facts.summary_ns;
-  if (medium == Medium::full || medium == Medium::int8 || medium == Medium::window)
+  if (is_kv(medium))
     out.wait_ns = std::max(round_trip, backlog);
   out.price_ns = whole_price_ns(facts, out);
   out.epsilon_ppm = loss.media[static_cast<std::size_t>(medium)].epsilon_ppm;
@@ -161,15 +159,16 @@ std::size_t candidates(const SenderFacts& facts, const LossProfile& loss,
     found[count++] = candidate(facts, loss, medium);
   };
   if (facts.wish != Medium::automatic) {
-    const bool known = facts.wish == Medium::reference ||
-                       std::find(kOffered.begin(), kOffered.end(), facts.wish) != kOffered.end();
+    const auto among = [&](const auto& media) {
+      return std::find(media.begin(), media.end(), facts.wish) != media.end();
+    };
+    const bool known = among(kOffered) || among(kOnlyWished);
     if (known) {
       consider(facts.wish);
     } else {
       *why = "this medium is not built in";
     }
   } else {
-    // A reference only says where the bytes are, so nothing but a wish selects it.
     for (const Medium medium : kOffered) consider(medium);
   }
   const auto last = found.begin() + static_cast<std::ptrdiff_t>(count);
@@ -178,16 +177,7 @@ std::size_t candidates(const SenderFacts& facts, const LossProfile& loss,
   };
   // Insertion keeps equal ones in order; std::stable_sort would take memory from the heap.
   for (auto it = found.begin(); it != last; ++it) std::rotate(std::upper_bound(found.begin(), it, *it, cheaper), it, it + 1);
-  if (count > kMaxCandidates) {
-    // The exact media stay: of the lossy ones, that with the most loss goes.
-    const auto lossiest =
-        std::max_element(found.begin(), last, [](const CandidateCost& a, const CandidateCost& b) {
-          return a.epsilon_ppm < b.epsilon_ppm;
-        });
-    std::move(lossiest + 1, last, lossiest);
-    --count;
-  }
-  KVRAIL_ASSERT(count <= kMaxCandidates);
+  static_assert(kOffered.size() <= kMaxCandidates);
   std::copy_n(found.begin(), count, out.begin());
   if (count > 0) *why = "";
   return count;

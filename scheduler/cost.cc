@@ -31,11 +31,13 @@ struct Missing {
   [[nodiscard]] std::uint64_t blocks() const noexcept { return full_blocks + (tail ? 1 : 0); }
 };
 
-Missing missing_for(Medium medium, const ReceiverFacts& facts) noexcept {
-  const bool lossy = medium == Medium::int8 || medium == Medium::int4 || medium == Medium::lowrank;
-  if (lossy && facts.lossy_missing_full_blocks != ReceiverFacts::kAsExact) {
-    return {facts.lossy_missing_full_blocks, facts.lossy_missing_tail};
+Missing missing_for(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
+  const ReceiverFacts::Lossy* best = nullptr;
+  for (const ReceiverFacts::Lossy& entry : facts.lossy) {
+    const bool fits = is_coded(it.medium) && entry.epsilon_ppm != 0 && entry.epsilon_ppm <= it.epsilon_ppm;
+    if (fits && (best == nullptr || entry.epsilon_ppm > best->epsilon_ppm)) best = &entry;
   }
+  if (best != nullptr) return {best->missing_full_blocks, best->missing_tail};
   return {facts.missing_full_blocks, facts.missing_tail};
 }
 
@@ -44,7 +46,7 @@ std::uint64_t moved_bytes(const CandidateCost& it, const ReceiverFacts& facts) n
   if (it.medium == Medium::full && facts.same_node) return 0;
   std::uint64_t bytes = it.fixed_bytes;
   if (!is_delta(it.medium)) return bytes;
-  const Missing missing = missing_for(it.medium, facts);
+  const Missing missing = missing_for(it, facts);
   bytes += mul_div(it.block_bytes, missing.full_blocks, 1);
   if (missing.tail)
     bytes += it.medium == Medium::full ? facts.missing_tail_bytes : it.tail_bytes;
@@ -54,7 +56,9 @@ std::uint64_t moved_bytes(const CandidateCost& it, const ReceiverFacts& facts) n
 std::uint64_t lease_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
   if (!takes_lease(it.medium) || (it.medium == Medium::full && facts.same_node)) return 0;
   if (!is_delta(it.medium)) return it.fixed_bytes;
-  return mul_div(facts.block_slot_bytes, missing_for(it.medium, facts).blocks(), 1);
+  // Coded rows are decoded into slots, beside the planes that they come in.
+  const std::uint64_t planes = is_coded(it.medium) ? it.block_bytes : 0;
+  return mul_div(facts.block_slot_bytes + planes, missing_for(it, facts).blocks(), 1);
 }
 
 // ε of the context after delivery. Independent losses add; what is held already counts by the
@@ -103,9 +107,10 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
                    const LossProfile& loss) noexcept {
   KVRAIL_ASSERT(facts.block_tokens > 0 && static_cast<std::size_t>(it.medium) < kMediumCount);
   const MediumLoss& of = loss.media[static_cast<std::size_t>(it.medium)];
-  const std::uint64_t blocks = missing_for(it.medium, facts).blocks();
+  const std::uint64_t blocks = missing_for(it, facts).blocks();
   CostLine line;
   line.medium = it.medium;
+  line.blocks = blocks;
   line.bytes = moved_bytes(it, facts);
   // Where nothing is missing there is nothing to ask for.
   const bool moves = line.bytes > 0 || !is_delta(it.medium);
@@ -115,8 +120,9 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
     line.transmit_ns =
         bounded(static_cast<std::uint64_t>(sending_ns(line.bytes, it.rate_bytes_per_s)));
   line.encode_ns = product_ns(it.encode_ns_per_block, blocks);
-  if (it.medium == Medium::int8)
-    line.decode_ns = product_ns(facts.int8_decode_ns_per_block, blocks);
+  if (is_coded(it.medium))
+    line.decode_ns =
+        product_ns(facts.decode_ns_per_block[static_cast<std::size_t>(it.medium)], blocks);
   TimeNs prefill = 0;
   if (const std::uint64_t tokens = recomputed_tokens(it, facts); tokens > 0) {
     prefill =
@@ -148,7 +154,7 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
 
 void finish_cost(CostLine& line, const ReceiverFacts& facts, std::int64_t residual_q32) noexcept {
   const bool planes = line.encode_ns > 0 || line.decode_ns > 0;
-  const std::uint64_t pieces = planes ? missing_for(line.medium, facts).blocks() : 1;
+  const std::uint64_t pieces = planes ? line.blocks : 1;
   const TimeNs raw = line.wait_ns +
                      pipelined_ns(line.encode_ns, line.transmit_ns, line.decode_ns, pieces) +
                      line.recompute_ns;

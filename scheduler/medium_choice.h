@@ -13,7 +13,7 @@
 
 namespace kvrail::scheduler {
 
-inline constexpr std::size_t kMaxCandidates = 4;
+inline constexpr std::size_t kMaxCandidates = 8;
 
 // Loss and extra tokens by medium until a calibration profile exists (codec issue).
 struct MediumLoss {
@@ -37,6 +37,12 @@ struct CandidateCost {
   std::uint32_t epsilon_ppm = 0;
 };
 
+// A coded medium as the codec library makes it of the Layout at hand; 0 bytes: it can't be made.
+struct CodedFacts {
+  std::uint64_t block_bytes = 0, tail_bytes = 0;
+  std::uint64_t encode_ns_per_block = 0;  // 0 where the planes are there already
+};
+
 struct SenderFacts {
   Layout layout;
   std::uint64_t total_tokens = 0;
@@ -52,8 +58,7 @@ struct SenderFacts {
   std::uint64_t lane_rate_bytes_per_s = 0;
   TimeNs lane_backlog_ns = 0;
   TimeNs round_trip_ns = 0;
-  std::uint64_t int8_encode_ns_per_block = 0;
-  bool int8_planes_exist = false;
+  std::array<CodedFacts, kMediumCount> coded{};     // by medium
   std::uint32_t window_tokens = 0;                  // 0: window is not offered
   std::uint64_t summary_bytes = 0, summary_ns = 0;  // 0 bytes: no callback
   std::uint64_t nic_price_ppm = 0;                  // λ̂·V of our NIC (PriceMeter)
@@ -71,15 +76,19 @@ struct ReceiverFacts {
   bool missing_tail = false;
   std::uint64_t missing_tail_bytes = 0;  // raw rows; 0 with missing_tail false
   // For media that lose something: what is held with no more loss than theirs need not come again.
-  static constexpr std::uint64_t kAsExact = UINT64_MAX;
-  std::uint64_t lossy_missing_full_blocks = kAsExact;
-  bool lossy_missing_tail = false;
+  // That of the largest ε up to theirs counts; where there is none they are treated as exact ones.
+  struct Lossy {
+    std::uint32_t epsilon_ppm = 0;  // of the medium; 0: no such entry
+    std::uint64_t missing_full_blocks = 0;
+    bool missing_tail = false;
+  };
+  std::array<Lossy, 2> lossy{};
   std::uint64_t held_tokens = 0;         // leading tokens held: recompute starts there
   std::uint32_t held_epsilon_ppm = 0;
   std::uint32_t block_tokens = 64;
   ComputeProfile compute;
   TimeNs compute_backlog_ns = 0;
-  std::uint64_t int8_decode_ns_per_block = 0;
+  std::array<std::uint64_t, kMediumCount> decode_ns_per_block{};  // of coded media
   std::uint64_t nic_price_ppm = 0;
   std::uint64_t compute_price_ppm = 0;
   std::uint64_t nic_arrivals_milli_per_s = 0;  // λ̂ of each, 0: the price leaves out what this
@@ -96,6 +105,7 @@ struct ReceiverFacts {
 struct CostLine {  // one line of `explain`
   Medium medium = Medium::tokens;
   bool allowed = false;
+  std::uint64_t blocks = 0;  // that are missing, for this medium
   std::uint64_t bytes = 0;
   TimeNs wait_ns = 0, encode_ns = 0, transmit_ns = 0, decode_ns = 0, recompute_ns = 0, loss_ns = 0;
   TimeNs price_ns = 0;

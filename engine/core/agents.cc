@@ -73,6 +73,7 @@ Result<AgentHandle> Node::Core::try_attach(const AgentInfo& info, AttachMemory& 
     agents_.erase(handle);
     return std::move(added).error();
   }
+  codecs_.make_room(info.layout);
   LocalAgent& agent = *agents_.get(handle);
   agent.info = info;
   agent.tenant = tenant;

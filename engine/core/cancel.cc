@@ -91,7 +91,7 @@ void Node::Core::release_followers(std::uint32_t index) noexcept {
   out.leads = false;
   std::uint32_t next = out.next_follower;
   out.next_follower = kNoIndex;
-  const bool held = out.status.ok() && (out.medium == Medium::full || out.medium == Medium::int8);
+  const bool held = out.status.ok() && is_kv(out.medium) && out.medium != Medium::window;
   while (next != kNoIndex) {
     const std::uint32_t follower = next;
     Outgoing& waiting = out_at(follower);

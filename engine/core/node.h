@@ -58,8 +58,8 @@ struct NodeOptions {
   TimeNs first_dial_ns = 50'000'000;         // back-off of connect(), doubled with jitter up to
   TimeNs last_dial_ns = 2'000'000'000;
   std::uint64_t lane_rate_hint_bytes_per_s = 0;  // 0: the scheduler's initial rate
-  std::uint64_t int8_encode_ns_per_mib = 400'000;  // until measured
-  std::uint64_t int8_decode_ns_per_mib = 250'000;
+  std::uint64_t first_encode_ns_per_mib = 100'000;  // of coded media, until measured
+  std::uint64_t first_decode_ns_per_mib = 100'000;
   std::span<std::byte> status_page;          // sizeof(StatusPage) zeroed bytes, or empty
 };
 

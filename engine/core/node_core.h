@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "codec/hash.h"
+#include "engine/core/codec_work.h"
 #include "engine/core/flat_map.h"
 #include "engine/core/node.h"
 #include "engine/core/node_tables.h"
@@ -29,6 +30,7 @@
 #include "kvrail/base/no_alloc.h"
 #include "kvrail/base/prng.h"
 #include "scheduler/arbiter.h"
+#include "scheduler/cost.h"
 #include "scheduler/medium_choice.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/frame.h"
@@ -189,13 +191,15 @@ class Node::Core {
   void begin_sending(std::uint32_t out) noexcept;
   void run_sending(std::uint32_t out) noexcept;
   [[nodiscard]] PayloadShape shape_of(const Outgoing& out, const VersionView& view) const noexcept;
+  void check_encodings(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept;
+  [[nodiscard]] Hash128 encodings_of(std::span<const BlockHandle> blocks, const PayloadShape& shape) const noexcept;
+  [[nodiscard]] bool take_coding(Outgoing& out, const scheduler::CandidateCost& offered) noexcept;
   [[nodiscard]] bool attach_planes(Outgoing& out, const VersionView& view, std::uint64_t& budget) noexcept;
   void release_planes(Outgoing& out, std::uint64_t budget) noexcept;
   [[nodiscard]] bool build(std::uint32_t out, const VersionView& view, const PayloadShape& shape) noexcept;
   void prepare(std::uint32_t out, const VersionView& view, const PayloadShape& shape) noexcept;
   [[nodiscard]] bool prepare_raw(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept;
   [[nodiscard]] bool prepare_planes(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept;
-  static void learn_speed(std::uint64_t& ns_per_mib, TimeNs elapsed_ns, std::uint64_t bytes) noexcept;
   void add_span_flow(std::uint32_t out) noexcept;
   void drop_flow(Outgoing& out) noexcept;
   std::size_t post_chunks() noexcept;
@@ -245,7 +249,11 @@ class Node::Core {
   [[nodiscard]] bool decide_step(std::uint32_t in, std::uint64_t& budget) noexcept;
   void choose(std::uint32_t in) noexcept;
   void no_memory(std::uint32_t in, Status status) noexcept;
-  [[nodiscard]] static std::uint32_t most_loss_ppm(const Incoming& in) noexcept;
+  static void choose_limits(Incoming& in) noexcept;
+  [[nodiscard]] bool cut_in(std::uint32_t index) noexcept;
+  [[nodiscard]] bool await_cut(std::uint32_t index) noexcept;
+  [[nodiscard]] bool take_coding(Incoming& in) noexcept;
+  void fill_coded(const VersionView& view, scheduler::SenderFacts& facts) const noexcept;
   void fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts) noexcept;
   void filter_candidates(Incoming& in) noexcept;
   [[nodiscard]] scheduler::ReceiverFacts facts_of(const Incoming& in, std::uint64_t memory_bytes) noexcept;
@@ -408,7 +416,7 @@ class Node::Core {
   bool status_dirty_ = true, announce_dirty_ = false;
   StatusCounters counters_;
   scheduler::PriceMeter sending_price_;  // of our sending side, over all peers
-  std::uint64_t int8_encode_ns_per_mib_, int8_decode_ns_per_mib_;
+  CodecWork codecs_;
 
   std::array<transport::Transport*, kMaxTransports> transports_{};
   std::uint32_t transport_count_ = 0;

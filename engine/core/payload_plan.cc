@@ -1,6 +1,5 @@
 #include "engine/core/payload_plan.h"
 
-#include "codec/planes.h"
 #include "kvrail/base/assert.h"
 
 namespace kvrail::engine {
@@ -46,13 +45,17 @@ Totals totals_of(const PayloadShape& shape) noexcept {
   std::array<std::uint32_t, 2> partial{};
   const std::uint32_t partials = partial_blocks(shape, partial);
   Totals in_layer{missing - partials, 0};
-  if (shape.medium == Medium::int8) {
+  if (shape.coded()) {
     const auto units_of = [&](std::uint32_t rows) {
-      const codec::PlaneSizes sizes = codec::plane_sizes(layout, rows);
-      return std::uint64_t{transport::units_in(sizes.plane0_bytes / layout.layers)} +
-             transport::units_in(sizes.plane1_bytes / layout.layers);
+      std::uint64_t units = 0;
+      for (std::size_t plane = 0; plane < kPlanes; ++plane) {
+        if (has_plane(shape.planes(), plane)) {
+          units += transport::units_in(run_bytes(layout, shape.coding, rows, plane));
+        }
+      }
+      return units;
     };
-    in_layer = {2 * missing, (missing - partials) * units_of(layout.block_tokens)};
+    in_layer = {shape.plane_count() * missing, (missing - partials) * units_of(layout.block_tokens)};
     for (std::uint32_t i = 0; i < partials; ++i) in_layer.units += units_of(shape.rows_of(partial[i]));
   } else {
     in_layer.units = in_layer.pieces * transport::units_in(2 * layout.block_tokens * layout.row_bytes());
@@ -75,7 +78,8 @@ bool PayloadShape::valid() const noexcept {
     end = std::uint64_t{range.first} + range.count;
   }
   if (end > block_count()) return false;
-  if (tail_from_row != 0 && (medium == Medium::int8 || tail_from_row >= rows_of(ranges[0].first))) return false;
+  if (coded() ? planes() == 0 : first_plane != 0) return false;
+  if (tail_from_row != 0 && (coded() || tail_from_row >= rows_of(ranges[0].first))) return false;
   return true;
 }
 
@@ -104,20 +108,20 @@ bool build_payload(const PayloadShape& shape, const Store& store, std::span<cons
                    PayloadArrays& out, std::uint64_t& budget) noexcept {
   const std::uint64_t missing = shape.missing_blocks();
   const std::uint64_t runs = shape.runs();
-  const bool planes = shape.medium == Medium::int8;
-  for (const std::uint64_t end = planes ? 2 * runs : runs; out.built_runs < end; ++out.built_runs, --budget) {
+  const std::uint64_t end = shape.coded() ? shape.plane_count() * runs : runs;
+  for (; out.built_runs < end; ++out.built_runs, --budget) {
     if (budget == 0) return false;
     const std::uint64_t run = out.built_runs % runs;
     const auto layer = static_cast<std::uint32_t>(run / missing);
     const std::uint32_t block = shape.nth(run % missing);
     const BlockView view = store.block(blocks[block]);
-    if (!planes) {
+    if (!shape.coded()) {
       add_rows(shape, block, layer, view.raw, out);
       continue;
     }
-    const bool first = out.built_runs < runs;
-    const std::uint64_t bytes = (first ? view.plane0_bytes : view.plane1_bytes) / shape.layout.layers;
-    add(out, (first ? view.plane0 : view.plane1) + layer * bytes, bytes);
+    const PlaneView& plane = view.planes[shape.plane_at(out.built_runs / runs)];
+    const std::uint64_t bytes = plane.bytes / shape.layout.layers;
+    add(out, plane.data + layer * bytes, bytes);
   }
   KVRAIL_ASSERT(out.built_pieces == out.pieces.size());
   KVRAIL_ASSERT(out.digests.empty() || out.digests.size() == out.built_units);

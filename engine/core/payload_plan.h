@@ -4,10 +4,12 @@
 //   full, window  for each layer, blocks in ascending order; a full block's K and V of the layer are
 //                 one piece, as they lie in its slot; of a partial block, or the first one when some of
 //                 its rows are held (tail_from_row), the rows to come of K and of V are a piece each
-//   int8          the same with plane 0 of every block, a piece for each (layer, block), then plane 1
+//   coded media   the same with the first plane of every block, a piece for each (layer, block), then
+//                 with the next plane: cut short, the stream is usable as far as whole planes came
 // Pieces never join neighbouring blocks: whether slots are neighbours is a matter of one side only.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -20,9 +22,10 @@ namespace kvrail::engine {
 struct PayloadShape {
   Layout layout;
   std::uint64_t total_tokens = 0;
-  Medium medium = Medium::full;
+  Coding coding;
   std::uint32_t tail_from_row = 0;
   std::span<const wire::BlockRange> ranges;
+  std::size_t first_plane = 0;  // of a coded medium: those before it are held
 
   [[nodiscard]] std::uint32_t block_count() const noexcept {
     return static_cast<std::uint32_t>((total_tokens + layout.block_tokens - 1) / layout.block_tokens);
@@ -38,9 +41,24 @@ struct PayloadShape {
   [[nodiscard]] bool whole(std::uint32_t block) const noexcept {
     return first_row_of(block) == 0 && rows_of(block) == layout.block_tokens;
   }
-  // In each layer; of int8 in each plane too.
+  // In each layer, and plane of a coded medium.
   [[nodiscard]] std::uint32_t pieces_of(std::uint32_t block) const noexcept {
-    return medium == Medium::int8 || whole(block) ? 1 : 2;
+    return coded() || whole(block) ? 1 : 2;
+  }
+  [[nodiscard]] bool coded() const noexcept { return coding.planes() != 0; }
+  // That travel.
+  [[nodiscard]] PlaneMask planes() const noexcept {
+    return static_cast<PlaneMask>(coding.planes() >> first_plane << first_plane);
+  }
+  [[nodiscard]] std::uint32_t plane_count() const noexcept {
+    return static_cast<std::uint32_t>(std::popcount(planes()));
+  }
+  // The n-th plane of the stream, as the store numbers them.
+  [[nodiscard]] std::size_t plane_at(std::uint64_t n) const noexcept {
+    std::size_t plane = 0;
+    for (; !has_plane(planes(), plane) || n-- > 0; ++plane) {
+    }
+    return plane;
   }
   [[nodiscard]] std::uint64_t missing_blocks() const noexcept {
     std::uint64_t sum = 0;

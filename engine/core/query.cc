@@ -79,6 +79,7 @@ void Node::Core::offer_again(std::uint32_t index) noexcept {
 
 void Node::Core::resume_spans(std::uint32_t index, const wire::Outcome& message) noexcept {
   Outgoing& out = out_at(index);
+  if (out.cut) return;  // nothing more is posted: the receiver's DONE is due, or the time runs out
   if (out.medium == Medium::summary) {
     if (out.state != OutState::querying) return;
     out.summary_posted = false;

@@ -2,7 +2,6 @@
 // which an incoming transfer ends.
 #include <algorithm>
 
-#include "codec/planes.h"
 #include "engine/core/node_core.h"
 #include "transport/payload_ops.h"
 
@@ -70,7 +69,7 @@ void Node::Core::check_complete(std::uint32_t index) noexcept {
   const std::uint64_t total = in.arrays.payload.total_bytes;
   const std::uint64_t here = in.received.bytes();
   if (here == total) return seal(index);
-  if (in.medium == Medium::int8) want(Kind::in, index);
+  if (is_coded(in.medium)) want(Kind::in, index);
   // Once the rest has arrived, the corrupt units are asked for, one time.
   if (in.bad.count() > 0 && !in.asked_again && here + in.bad.bytes() >= total) {
     in.asked_again = in.outcome_wanted = true;
@@ -106,6 +105,30 @@ void Node::Core::on_lease_withdrawn(std::uint32_t transport, const Event& event)
   if (lease.withdrawing == 0) lease_returned(lease.in.index);
 }
 
+// The deadline has come. What arrived in whole planes is delivered at the fidelity that these give; the
+// sender, whose deadline comes a little earlier, posts no more and waits for what we say.
+bool Node::Core::cut_in(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  if (in.state != InState::receiving || !is_coded(in.medium)) return false;
+  const PayloadShape shape = shape_of(in);
+  const transport::Payload& payload = in.arrays.payload;
+  std::uint32_t whole = 0;  // planes; the last one is not, or the transfer would be complete
+  while (whole + 1 < shape.plane_count() && in.received.covers(0, payload.starts[(whole + 1) * shape.runs()])) ++whole;
+  if (whole == 0) return false;
+  const Medium reached = shape.first_plane + whole == 1 ? Medium::int4 : Medium::int8;
+  const scheduler::MediumLoss& loss = loss_.media[static_cast<std::size_t>(reached)];
+  const std::uint64_t epsilon = std::uint64_t{in.source_epsilon_ppm} + loss.epsilon_ppm;
+  if (scheduler::fidelity_ppm(loss, epsilon) < in.fidelity_floor_ppm) return false;
+  in.medium = in.coding.medium = reached;
+  in.epsilon_ppm = static_cast<std::uint32_t>(std::min<std::uint64_t>(epsilon, UINT32_MAX));
+  in.cut_at_bytes = in.received.bytes();
+  in.deadline_ns = 0;
+  store_->cut(in.staging, reached, in.epsilon_ppm);
+  ++counters_.transfers_cut;
+  seal(index);
+  return true;
+}
+
 // Nothing can write into the memory any more: it goes on to the reader, or back.
 void Node::Core::lease_returned(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
@@ -137,12 +160,13 @@ void Node::Core::lease_free(std::uint32_t slot) noexcept {
 
 void Node::Core::run_decoding(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
-  if (in.medium == Medium::int8 && in.range_count > 0) {
+  if (is_coded(in.medium) && in.range_count > 0) {
     const std::uint64_t runs = shape_of(in).runs();
     while (in.decode_at < runs) {
       if (!decode_step(in)) return want(Kind::in, index);
     }
   }
+  if (in.decode_failed) return close_in(index, Answer::done, Status{Code::corrupt});
   publish(index);
 }
 
@@ -155,7 +179,9 @@ bool Node::Core::decode_step(Incoming& in) noexcept {
   const auto here = [&](std::uint64_t piece) {
     return in.received.covers(payload.starts[piece], payload.starts[piece] + payload.pieces[piece].bytes);
   };
-  if (!here(in.decode_at) || !here(shape.runs() + in.decode_at)) return false;
+  for (std::uint32_t n = 0; n < shape.plane_count(); ++n) {
+    if (!here(n * shape.runs() + in.decode_at)) return false;
+  }
   Store::StagingView view;
   KVRAIL_ASSERT(store_->view(in.staging, view));
   const BlockHandle handle = view.blocks[shape.nth(in.decode_at % in.missing_blocks)];
@@ -163,10 +189,9 @@ bool Node::Core::decode_step(Incoming& in) noexcept {
   const BlockView block = store_->block(handle);
   const std::uint64_t bytes = 2 * std::uint64_t{in.layout.block_tokens} * in.layout.row_bytes();
   const TimeNs before = clock_.now_ns();
-  codec::decode_int8(in.layout, block.tokens, {block.plane0, block.plane0_bytes}, {block.plane1, block.plane1_bytes},
-                     layer, layer + 1, {block.raw, in.layout.block_bytes()});
-  learn_speed(int8_decode_ns_per_mib_, clock_.now_ns() - before, bytes);
-  store_->planes_written(handle, layer + 1);
+  in.decode_failed |= !codecs_.decode(in.layout, in.coding, block, layer);
+  codecs_.learn_decode(in.medium, clock_.now_ns() - before, bytes);
+  store_->planes_written(handle, in.coding.planes(), layer + 1);
   counters_.decoded_bytes += bytes;
   budget_ -= std::min(budget_, bytes);
   ++in.decode_at;
@@ -228,6 +253,7 @@ TimeNs Node::Core::predicted_ns(const Incoming& in) noexcept {
 
 std::uint64_t Node::Core::payload_bytes(const Incoming& in) noexcept {
   if (in.eager_bytes > 0) return in.eager_bytes;
+  if (in.cut_at_bytes > 0) return in.cut_at_bytes;
   // Of these the ids themselves are the payload; they came with the OFFER.
   if (in.medium == Medium::tokens || in.medium == Medium::reference) {
     return (in.tokens.size() - std::min<std::uint64_t>(in.base_tokens, in.tokens.size())) * sizeof(TokenId);

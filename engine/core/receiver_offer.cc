@@ -36,6 +36,7 @@ void Node::Core::in_timer(std::uint32_t index) noexcept {
   if (in.state == InState::failing || in.state == InState::closing) return;
   const bool late = in.deadline_ns != 0 && now_ >= in.deadline_ns;
   const bool idle = now_ - in.last_activity_ns >= options_.receive_idle_ns;
+  if (late && cut_in(index)) return;
   if (late) return fail_in(index, Status{Code::timed_out});
   if (in.state == InState::eager && now_ - in.last_activity_ns >= kEagerWaitNs) {
     in.eager_announced = false;
@@ -160,6 +161,7 @@ void Node::Core::fill_incoming(Incoming& in, std::uint32_t lane, const wire::Off
   in.background = message.background;
   in.eager_announced = message.eager;
   in.wish = message.wish;
+  in.whole_planes = message.whole_planes;
   in.submitted_ns = now_ - static_cast<TimeNs>(std::min<std::uint64_t>(message.age_ns, INT64_MAX / 4));
   const auto remaining = static_cast<TimeNs>(std::min<std::uint64_t>(message.remaining_ns, INT64_MAX / 4));
   in.deadline_ns = message.remaining_ns == 0 ? 0 : add_saturating(now_, remaining);
@@ -221,7 +223,9 @@ Status Node::Core::begin_stage(Incoming& in) noexcept {
   request.version = in.version_number;
   request.layout = in.layout;
   request.tokens = in.tokens;
-  request.medium = in.medium;
+  if (!take_coding(in)) return Status{Code::protocol_error};
+  request.coding = in.coding;
+  request.build_on_planes = !in.whole_planes;
   request.epsilon_ppm = in.epsilon_ppm;
   if (!is_kv(in.medium)) {  // what is here need not be recomputed, if it means anything to the agent
     request.epsilon_ppm = 0;
@@ -239,6 +243,17 @@ Status Node::Core::begin_stage(Incoming& in) noexcept {
   const auto staging = store_->begin_stage(request);
   if (staging.ok()) in.staging = staging.value();
   return staging.status();
+}
+
+// The sizes that the sender offered. Those of media whose size is not fixed are its own to choose, within
+// what such a code can take at all.
+bool Node::Core::take_coding(Incoming& in) noexcept {
+  in.coding = Coding{in.medium, 0, 0};
+  if (!is_coded(in.medium)) return true;
+  const scheduler::CandidateCost& offered = in.candidates[static_cast<std::size_t>(in.pick.index)];
+  const auto tail_rows = static_cast<std::uint32_t>(in.tokens.size() % in.layout.block_tokens);
+  return codecs_.can(in.layout, in.medium) &&
+         coding_of(in.layout, in.medium, offered.block_bytes, offered.tail_bytes, tail_rows, in.coding);
 }
 
 void Node::Core::accept_staged(std::uint32_t index) noexcept {
@@ -268,6 +283,7 @@ bool Node::Core::list_missing(Incoming& in) noexcept {
   in.missing_blocks = 0;
   in.tail_from_row = view.tail_from_row;
   in.tail_block = view.tail_block;
+  in.first_plane = view.first_plane;
   for (std::uint32_t b = 0; b < view.block_count; ++b) {
     if (view.missing[b] == 0) continue;
     ++in.missing_blocks;
@@ -284,7 +300,7 @@ bool Node::Core::list_missing(Incoming& in) noexcept {
 }
 
 PayloadShape Node::Core::shape_of(const Incoming& in) const noexcept {
-  return {in.layout, in.tokens.size(), in.medium, in.tail_from_row, std::span(in.ranges).first(in.range_count)};
+  return {in.layout, in.tokens.size(), in.coding, in.tail_from_row, std::span(in.ranges).first(in.range_count), in.first_plane};
 }
 
 // Order of taking: memory is staged, then the piece lists, then a lease slot; what fails gives all back.
@@ -358,6 +374,12 @@ void Node::Core::run_answers(std::uint32_t index) noexcept {
     accept.lease_remaining_ns = static_cast<std::uint64_t>(remaining);
     accept.predicted_ns = static_cast<std::uint64_t>(predicted_ns(in));
     accept.tail_from_row = in.tail_from_row;
+    if (in.first_plane > 0) {
+      Store::StagingView view;
+      KVRAIL_ASSERT(store_->view(in.staging, view));
+      accept.first_plane = static_cast<std::uint8_t>(in.first_plane);
+      accept.encodings = encodings_of(view.blocks, shape_of(in));
+    }
     accept.range_count = in.range_count;
     std::copy_n(in.ranges.begin(), in.range_count, accept.missing.begin());
     if (!post(in.lane, accept)) return want_later(Kind::in, index);

@@ -29,18 +29,23 @@ void Node::Core::filter_candidates(Incoming& in) noexcept {
   in.candidate_count = kept;
 }
 
-// ε of the lossiest medium that is offered; 0 if none is lossy.
-std::uint32_t Node::Core::most_loss_ppm(const Incoming& in) noexcept {
+// How much loss what is held may have: none beyond the source's, as much as the least, and as the most
+// lossy coded medium that is offered brings (0: there is no such).
+void Node::Core::choose_limits(Incoming& in) noexcept {
+  std::uint32_t least = 0;
   std::uint32_t most = 0;
   for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
-    if (in.candidates[i].medium == Medium::int8) most = in.candidates[i].epsilon_ppm;
+    const std::uint32_t loss = is_coded(in.candidates[i].medium) ? in.candidates[i].epsilon_ppm : 0;
+    if (loss == 0) continue;
+    least = least == 0 ? loss : std::min(least, loss);
+    most = std::max(most, loss);
   }
-  return most;
+  in.lossy_ppm = {least, most};
+  in.have.limits_ppm = {in.source_epsilon_ppm, in.source_epsilon_ppm + least, in.source_epsilon_ppm + most};
 }
 
 void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts) noexcept {
   const HaveResult& have = in.have.results[0];
-  const HaveResult& lossy = in.have.results[1];
   LocalAgent& to = *agent(in.to);
   const std::uint64_t block_tokens = in.layout.block_tokens;
   const std::uint64_t full_blocks = in.tokens.size() / block_tokens;
@@ -56,9 +61,10 @@ void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts)
   facts.held_tokens = to.info.layout == in.layout ? full_blocks - facts.missing_full_blocks : 0;
   facts.held_tokens *= block_tokens;
   facts.held_epsilon_ppm = in.source_epsilon_ppm;
-  if (most_loss_ppm(in) > 0) {
-    facts.lossy_missing_full_blocks = full_blocks - std::min<std::uint64_t>(lossy.leading_blocks, full_blocks);
-    facts.lossy_missing_tail = tail_rows != 0 && lossy.held_blocks < blocks;
+  for (std::size_t k = 0; k < facts.lossy.size(); ++k) {
+    const HaveResult& lossy = in.have.results[k + 1];
+    facts.lossy[k] = {in.lossy_ppm[k], full_blocks - std::min<std::uint64_t>(lossy.leading_blocks, full_blocks),
+                      tail_rows != 0 && lossy.held_blocks < blocks};
   }
   facts.block_tokens = in.layout.block_tokens;
   facts.compute = to.info.compute;
@@ -66,7 +72,11 @@ void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts)
     facts.compute.prefill_per_token_ns = kPriorPrefillNs;
   }
   facts.compute_backlog_ns = std::max<TimeNs>(to.compute_backlog_ns, to.idle_until_ns > now_ ? 0 : to.compute_backlog_ns);
-  facts.int8_decode_ns_per_block = (in.layout.block_bytes() * int8_decode_ns_per_mib_) >> 20;
+  for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
+    const Medium medium = in.candidates[i].medium;
+    if (!is_coded(medium)) continue;
+    facts.decode_ns_per_block[static_cast<std::size_t>(medium)] = codecs_.decode_ns(medium, in.layout.block_bytes());
+  }
   const Peer& from = peer_at(in.peer);
   const std::uint64_t rate = in.candidate_count == 0 ? 0 : in.candidates[0].rate_bytes_per_s;
   facts.nic_price_ppm = from.others_price.price_ppm(now_, others_backlog_ns(in.peer, rate));
@@ -94,7 +104,7 @@ void Node::Core::decide(std::uint32_t index) noexcept {
 void Node::Core::look(Incoming& in) noexcept {
   in.decision = Decision::look;
   in.have = Store::HaveScan{};
-  in.have.limits_ppm = {in.source_epsilon_ppm, in.source_epsilon_ppm + most_loss_ppm(in)};
+  choose_limits(in);
 }
 
 void Node::Core::run_deciding(std::uint32_t index) noexcept {

@@ -21,10 +21,11 @@ void Node::Core::on_accept(std::uint32_t lane, const wire::Accept& message) noex
     ++counters_.unknown_messages;
     return;
   }
-  bool offered = false;
-  for (std::uint32_t i = 0; i < out.candidate_count; ++i) offered |= out.candidates[i].medium == message.medium;
-  if (!offered) return cancel_out(index, Status{Code::protocol_error});
+  const auto end = out.candidates.begin() + out.candidate_count;
+  const auto picked = std::find_if(out.candidates.begin(), end, [&](const scheduler::CandidateCost& it) { return it.medium == message.medium; });
+  if (picked == end) return cancel_out(index, Status{Code::protocol_error});
   out.medium = message.medium;
+  if (!take_coding(out, *picked)) return cancel_out(index, Status{Code::internal});
   out.predicted_ns = message.predicted_ns;
   out.accepted_ns = now_;
   out.retry_ns = 0;
@@ -34,12 +35,25 @@ void Node::Core::on_accept(std::uint32_t lane, const wire::Accept& message) noex
   if (is_kv(message.medium)) {
     out.lease = message.lease;
     out.tail_from_row = message.tail_from_row;
+    out.first_plane = message.first_plane;
+    out.encodings = message.encodings;
+    out.encodings_checked = message.first_plane == 0;
     out.range_count = message.range_count;
     std::copy_n(message.missing.begin(), message.range_count, out.ranges.begin());
     return begin_sending(index);
   }
   if (message.medium == Medium::summary) return begin_summary(index);
   begin_finishing(index);
+}
+
+// The coding with the sizes that were offered: the receiver has made room for just these.
+bool Node::Core::take_coding(Outgoing& out, const scheduler::CandidateCost& offered) noexcept {
+  out.coding = Coding{out.medium, 0, 0};
+  if (!is_coded(out.medium)) return true;
+  VersionView view;
+  KVRAIL_ASSERT(store_->view(out.version, view));
+  const auto tail_rows = static_cast<std::uint32_t>(view.tokens.size() % view.layout.block_tokens);
+  return coding_of(view.layout, out.medium, offered.block_bytes, offered.tail_bytes, tail_rows, out.coding);
 }
 
 void Node::Core::begin_finishing(std::uint32_t index) noexcept {
@@ -122,6 +136,7 @@ void Node::Core::restart(std::uint32_t index) noexcept {
   out.prepare_at = out.prepare_piece = 0;
   out.ready_bytes = out.posted_end = out.acknowledged_bytes = 0;
   out.accepted_ns = 0;
+  out.first_plane = 0;
   out.retry_ns = 0;
   move(out, OutState::offering);
   begin_offer(index);

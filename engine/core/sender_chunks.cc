@@ -1,7 +1,6 @@
 // The sender's second half: payload, digests, planes, and the chunks that the scheduler lets go.
 #include <algorithm>
 
-#include "codec/planes.h"
 #include "engine/core/node_core.h"
 
 namespace kvrail::engine {
@@ -15,8 +14,8 @@ void spend(std::uint64_t& budget, std::uint64_t bytes) noexcept { budget -= std:
 }  // namespace
 
 PayloadShape Node::Core::shape_of(const Outgoing& out, const VersionView& view) const noexcept {
-  return {view.layout, view.tokens.size(), out.medium, out.tail_from_row,
-          std::span(out.ranges).first(out.range_count)};
+  return {view.layout, view.tokens.size(), out.coding, out.tail_from_row,
+          std::span(out.ranges).first(out.range_count), out.first_plane};
 }
 
 void Node::Core::begin_sending(std::uint32_t index) noexcept {
@@ -38,7 +37,7 @@ void Node::Core::run_sending(std::uint32_t index) noexcept {
     out.restart_wanted = false;
     return restart(index);
   }
-  if (out.lane == kNoIndex) return;
+  if (out.lane == kNoIndex || out.cut) return;
   VersionView view;
   KVRAIL_ASSERT(store_->view(out.version, view));
   const PayloadShape shape = shape_of(out, view);
@@ -54,10 +53,10 @@ void Node::Core::run_sending(std::uint32_t index) noexcept {
 bool Node::Core::build(std::uint32_t index, const VersionView& view, const PayloadShape& shape) noexcept {
   Outgoing& out = out_at(index);
   Steps steps(*this);
-  if (out.medium == Medium::int8 && out.planes_held < out.missing_blocks) {
+  if (is_coded(out.medium) && out.planes_held < out.missing_blocks) {
     if (!attach_planes(out, view, steps.left)) {
       release_planes(out, UINT64_MAX);
-      out.excluded |= mask_of(Medium::int8);  // no memory for planes: offer the other media
+      out.excluded |= mask_of(out.medium);  // no memory for planes, or not of these rows: offer the other media
       restart(index);
       return false;
     }
@@ -86,7 +85,7 @@ bool Node::Core::build(std::uint32_t index, const VersionView& view, const Paylo
 bool Node::Core::attach_planes(Outgoing& out, const VersionView& view, std::uint64_t& budget) noexcept {
   const PayloadShape shape = shape_of(out, view);
   for (; out.planes_held < out.missing_blocks && budget > 0; ++out.planes_held, --budget) {
-    if (!store_->attach_planes(view.blocks[shape.nth(out.planes_held)])) return false;
+    if (!store_->attach_planes(view.blocks[shape.nth(out.planes_held)], out.coding)) return false;
   }
   return true;
 }
@@ -106,17 +105,42 @@ void Node::Core::release_planes(Outgoing& out, std::uint64_t budget) noexcept {
 void Node::Core::prepare(std::uint32_t index, const VersionView& view, const PayloadShape& shape) noexcept {
   Outgoing& out = out_at(index);
   const transport::Payload& payload = out.arrays.payload;
-  const bool planes = out.medium == Medium::int8;
+  const bool planes = is_coded(out.medium);
   const std::uint64_t runs = shape.runs();
   if (!planes && !options_.integrity) out.prepare_at = runs;
   for (Steps steps(*this); out.prepare_at < runs && budget_ > 0 && steps.left > 0; --steps.left) {
     if (!(planes ? prepare_planes(out, view, shape) : prepare_raw(out, view, shape))) break;
     ++out.prepare_at;
-    // int8: plane 0 comes first, a piece for each run; plane 1 is ready with the last run.
+    // The first plane comes first, a piece for each run; the others are ready with the last run.
     const std::uint64_t next = planes ? out.prepare_at : out.prepare_piece;
     out.ready_bytes = next < payload.starts.size() ? payload.starts[next] : payload.total_bytes;
   }
   if (out.prepare_at == runs) out.ready_bytes = payload.total_bytes;
+  if (!out.encodings_checked) check_encodings(out, view, shape);
+}
+
+// The receiver has planes and asks for the next one only. That is of use if all of them are of one
+// encoding, which is known when the last layer is encoded; until then nothing goes.
+void Node::Core::check_encodings(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept {
+  out.ready_bytes = 0;
+  if (out.prepare_at < shape.runs() || out.restart_wanted) return;
+  out.encodings_checked = true;
+  if (encodings_of(view.blocks, shape) == out.encodings) {
+    out.ready_bytes = out.arrays.payload.total_bytes;
+    return;
+  }
+  ++counters_.foreign_encodings;
+  out.whole_planes = out.restart_wanted = true;
+  drop_flow(out);
+}
+
+Hash128 Node::Core::encodings_of(std::span<const BlockHandle> blocks, const PayloadShape& shape) const noexcept {
+  std::array<Hash128, 2> fold{};
+  for (std::uint64_t n = 0; n < shape.missing_blocks(); ++n) {
+    fold[1] = store_->block(blocks[shape.nth(n)]).encoding;
+    fold[0] = codec::hash_of({reinterpret_cast<const char*>(fold.data()), sizeof(fold)});
+  }
+  return fold[0];
 }
 
 bool Node::Core::prepare_raw(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept {
@@ -151,38 +175,30 @@ bool Node::Core::prepare_planes(Outgoing& out, const VersionView& view, const Pa
   const auto layer = static_cast<std::uint32_t>(out.prepare_at / out.missing_blocks);
   const BlockHandle handle = view.blocks[shape.nth(out.prepare_at % out.missing_blocks)];
   const BlockView block = store_->block(handle);
-  if (block.plane_layers <= layer) {
+  if (!planes_there(block, out.coding.planes(), layer + 1)) {
     const std::uint64_t bytes = 2 * std::uint64_t{view.layout.block_tokens} * view.layout.row_bytes();
     const TimeNs before = clock_.now_ns();
-    const codec::CodecReport report =
-        codec::encode_int8(view.layout, block.tokens, {block.raw, view.layout.block_bytes()}, layer, layer + 1,
-                           {block.plane0, block.plane0_bytes}, {block.plane1, block.plane1_bytes});
-    learn_speed(int8_encode_ns_per_mib_, clock_.now_ns() - before, bytes);
+    const CodecWork::Encoded encoded = codecs_.encode(view.layout, out.coding, block, layer);
+    codecs_.learn_encode(out.medium, clock_.now_ns() - before, bytes);
     counters_.encoded_bytes += bytes;
     spend(budget_, bytes);
-    if (report.has_non_finite) {
-      out.excluded |= mask_of(Medium::int8);
+    if (encoded != CodecWork::Encoded::ok) {
+      // What was too large is offered again with more room, unless that makes it useless.
+      if (encoded == CodecWork::Encoded::refused) out.excluded |= mask_of(out.medium);
       out.restart_wanted = true;
       drop_flow(out);
       return false;
     }
-    store_->planes_written(handle, layer + 1);
+    store_->planes_written(handle, out.coding.planes(), layer + 1);
   }
   if (!options_.integrity) return true;
-  for (int plane = 0; plane < 2; ++plane) {
-    const std::uint64_t piece = out.prepare_at + (plane == 0 ? 0 : shape.runs());
-    const std::span<const std::uint64_t> digests = store_->plane_digests(handle, plane, layer);
+  for (std::uint32_t n = 0; n < shape.plane_count(); ++n) {
+    const std::uint64_t piece = out.prepare_at + n * shape.runs();
+    const std::span<const std::uint64_t> digests = store_->plane_digests(handle, shape.plane_at(n), layer);
     KVRAIL_ASSERT(out.arrays.first_unit[piece] + digests.size() <= out.arrays.digests.size());
     std::copy(digests.begin(), digests.end(), out.arrays.digests.begin() + out.arrays.first_unit[piece]);
   }
   return true;
-}
-
-// Exponential mean over about eight measurements; what the clock can't tell apart teaches nothing.
-void Node::Core::learn_speed(std::uint64_t& ns_per_mib, TimeNs elapsed_ns, std::uint64_t bytes) noexcept {
-  if (elapsed_ns <= 0 || bytes == 0) return;
-  const std::uint64_t sample = (static_cast<std::uint64_t>(elapsed_ns) << 20) / bytes;
-  ns_per_mib = ns_per_mib - ns_per_mib / 8 + sample / 8;
 }
 
 // ---- chunks ----------------------------------------------------------------------------------------

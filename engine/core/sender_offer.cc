@@ -10,10 +10,12 @@ namespace {
 constexpr std::size_t kMaxReceivers = 64;
 constexpr TimeNs kFirstAnswerNs = 500 * kMillisecondNs;  // an OFFER is repeated after that, doubled
 constexpr TimeNs kLastAnswerNs = 4 * kSecondNs;
+constexpr TimeNs kCutAnswerNs = 500 * kMillisecondNs;  // how long past its deadline a cut transfer may take to end
 
-constexpr MediumMask kEngineCan = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::int8) |
-                                  mask_of(Medium::window) | mask_of(Medium::reference) |
-                                  mask_of(Medium::summary);
+constexpr std::array kCodedMedia{Medium::lossless, Medium::int4, Medium::int8, Medium::exact};
+constexpr MediumMask kEngineCan = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
+                                  mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
+                                  mask_of(Medium::window) | mask_of(Medium::reference) | mask_of(Medium::summary);
 
 }  // namespace
 
@@ -38,6 +40,7 @@ void Node::Core::out_timer(std::uint32_t index) noexcept {
   if (out.state == OutState::draining) return want(Kind::out, index);
   const bool late = (out.deadline_ns != 0 && now_ >= out.deadline_ns) ||
                     (out.accepted_ns == 0 && now_ >= out.give_up_ns);
+  if (late && await_cut(index)) return;
   if (late) return cancel_out(index, Status{Code::timed_out});
   if (now_ >= out.state_due_ns) {
     out.state_due_ns = kNever;
@@ -59,6 +62,19 @@ void Node::Core::out_timer(std::uint32_t index) noexcept {
     }
   }
   if (outs_.handle_at(index).valid()) arm_out(index);
+}
+
+// Of planes that refine each other the receiver can use the first ones alone: it decides by its own clock.
+bool Node::Core::await_cut(std::uint32_t index) noexcept {
+  Outgoing& out = out_at(index);
+  const bool under_way = out.state == OutState::sending || out.state == OutState::finishing ||
+                         out.state == OutState::querying;
+  if (out.cut || !under_way || std::popcount(out.coding.planes()) < 2) return false;
+  out.cut = true;
+  out.deadline_ns = add_saturating(now_, kCutAnswerNs + 2 * scheduler_.estimate(out.lane).round_trip_ns);
+  drop_flow(out);
+  arm_out(index);
+  return true;
 }
 
 std::uint32_t Node::Core::find_out(std::uint32_t lane, TransferId id) noexcept {
@@ -222,10 +238,7 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.lane_rate_bytes_per_s = kv_possible ? scheduler_.rate_for_choice(out.lane) : lane.planning_bytes_per_s;
   facts.lane_backlog_ns = scheduler_.backlog_ns(out.lane, out.critical);
   facts.round_trip_ns = lane.round_trip_ns;
-  facts.int8_encode_ns_per_block = (view.layout.block_bytes() * int8_encode_ns_per_mib_) >> 20;
-  const std::size_t full_blocks = view.tokens.size() / view.layout.block_tokens;
-  facts.int8_planes_exist = facts.source_has_kv && full_blocks > 0 &&
-                            store_->block(view.blocks[full_blocks - 1]).encoding != Hash128{};
+  if (facts.source_has_kv) fill_coded(view, facts);
   facts.window_tokens = options_.window_tokens;
   if (from != nullptr) {
     facts.summary_bytes = from->info.summary_bytes;
@@ -245,6 +258,24 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   }
   if (out.candidate_count > 0) return Status{};
   return Status{facts.layouts_equal ? Code::rejected : Code::layout_mismatch};
+}
+
+// One full block stands for all: whether its planes are there, and whether more can be made of it.
+void Node::Core::fill_coded(const VersionView& view, scheduler::SenderFacts& facts) const noexcept {
+  const Layout& layout = view.layout;
+  const auto tail_rows = static_cast<std::uint32_t>(view.tokens.size() % layout.block_tokens);
+  const std::size_t full_blocks = view.tokens.size() / layout.block_tokens;
+  const BlockView sample = full_blocks > 0 ? store_->block(view.blocks[full_blocks - 1]) : BlockView{};
+  for (const Medium medium : kCodedMedia) {
+    Coding coding;
+    if (!codecs_.plan(layout, medium, tail_rows, coding)) continue;
+    const bool there = planes_there(sample, coding.planes(), layout.layers);
+    if (sample.came_coded && medium != Medium::lossless && !there) continue;
+    scheduler::CodedFacts& coded = facts.coded[static_cast<std::size_t>(medium)];
+    coded.block_bytes = coded_bytes(layout, coding, layout.block_tokens);
+    coded.tail_bytes = tail_rows == 0 ? 0 : coded_bytes(layout, coding, tail_rows);
+    coded.encode_ns_per_block = there ? 0 : codecs_.encode_ns(medium, layout.block_bytes());
+  }
 }
 
 void Node::Core::choose_base(Outgoing& out, const VersionView& view) noexcept {
@@ -274,7 +305,7 @@ void Node::Core::note_belief(const Outgoing& out) noexcept {
   if (blocks == 0 || blocks > view.hashes.size()) return;
   if (beliefs_.full()) beliefs_.clear();  // only a hint: it is built up again
   beliefs_.insert(belief_key(out), Belief{blocks * view.layout.block_tokens, view.hashes[blocks - 1],
-                                          out.medium == Medium::full || out.medium == Medium::int8});
+                                          is_kv(out.medium) && out.medium != Medium::window});
 }
 
 void Node::Core::run_offering(std::uint32_t index) noexcept {
@@ -338,6 +369,7 @@ bool Node::Core::post_offer(Outgoing& out, const VersionView& view) noexcept {
   offer.background = out.background;
   offer.wish = out.wish;
   offer.eager = out.eager;
+  offer.whole_planes = out.whole_planes;
   offer.candidate_count = static_cast<std::uint8_t>(out.candidate_count);
   for (std::uint32_t i = 0; i < out.candidate_count; ++i) offer.candidates[i] = to_wire(out.candidates[i]);
   const std::uint64_t room = (message_limit(*lane_at(out.lane)) - wire::kMaxOfferOverhead) / sizeof(TokenId);

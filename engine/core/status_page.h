@@ -27,7 +27,7 @@ inline constexpr std::size_t kStatusLanes = 64;
 inline constexpr std::size_t kStatusPeers = 64;
 inline constexpr std::size_t kStatusTasks = 128;
 inline constexpr std::size_t kStatusTransfers = 256;
-inline constexpr std::size_t kStatusCostLines = 4;
+inline constexpr std::size_t kStatusCostLines = 8;
 
 // Monotonic counts since the start of the node.
 struct StatusCounters {
@@ -38,6 +38,7 @@ struct StatusCounters {
   std::uint64_t transfers_out_failed = 0;
   std::uint64_t transfers_in_ok = 0;
   std::uint64_t transfers_in_failed = 0;
+  std::uint64_t transfers_cut = 0;       // in, of those that are ok: ended by their deadline with fewer planes
   std::uint64_t local_deliveries = 0;
   std::uint64_t eager_transfers = 0;
   std::uint64_t delta_transfers = 0;     // some blocks were held already
@@ -46,6 +47,7 @@ struct StatusCounters {
   std::uint64_t copied_bytes = 0;        // by the store and by eager frames
   std::uint64_t encoded_bytes = 0;       // input bytes of the codecs
   std::uint64_t decoded_bytes = 0;
+  std::uint64_t foreign_encodings = 0;   // held planes that the next one did not fit: all were sent
   std::uint64_t laters = 0;              // receiver was full
   std::uint64_t rejects = 0;
   std::uint64_t queries = 0;

@@ -119,8 +119,12 @@ struct Outgoing {
 
   // The answer.
   Medium medium = Medium::automatic;
+  Coding coding;                        // of a coded medium, with the sizes that were offered
   transport::LeaseId lease;
   std::uint32_t tail_from_row = 0;
+  std::size_t first_plane = 0;
+  Hash128 encodings;                    // of the planes that the receiver holds
+  bool encodings_checked = false, whole_planes = false;
   std::uint32_t range_count = 0;
   std::array<wire::BlockRange, kMaxMissingRanges> ranges;
   std::uint64_t missing_blocks = 0;
@@ -131,7 +135,7 @@ struct Outgoing {
   bool payload_built = false;
   std::uint64_t prepare_at = 0;         // n-th (layer, block) that digests or planes are made for
   std::uint64_t prepare_piece = 0;      // its first piece
-  std::uint64_t planes_held = 0;        // int8: as many of the missing blocks keep their planes for us
+  std::uint64_t planes_held = 0;        // coded media: as many of the missing blocks keep their planes for us
   std::uint64_t ready_bytes = 0;
   scheduler::FlowHandle flow;
   std::uint32_t span_count = 0, span_at = 0;   // what is (still) to be sent, in order
@@ -152,6 +156,7 @@ struct Outgoing {
   bool summary_asked = false, summary_ready = false, summary_posted = false;
 
   // The end.
+  bool cut = false;                     // past its deadline; the receiver delivers the planes that it has
   bool cancel_wanted = false;
   Status cancel_status;
   Status status;
@@ -234,15 +239,19 @@ struct Incoming {
 
   Decision decision = Decision::look;
   bool pick_again = false;              // there was no memory; what is free counts now
-  Store::HaveScan have;                 // of what is held as exactly as it is sent, or as the lossy medium would be
+  Store::HaveScan have;                 // of what is held as exactly as it is sent, or as lossy media would be
+  std::array<std::uint32_t, 2> lossy_ppm{};  // ε that the least and the most lossy of these add
   scheduler::Pick pick;
   Medium medium = Medium::tokens;
+  Coding coding;                        // the medium's, with the sizes that were offered
   std::uint64_t missing_blocks = 0;
   bool accept_wanted = false, outcome_wanted = false;
   bool listed = true;                   // found by (peer, id); not any more once the peer restarted
 
   StagingHandle staging;
   std::uint32_t tail_from_row = 0, tail_block = 0;
+  std::size_t first_plane = 0;          // planes before it are held
+  bool whole_planes = false;
   std::uint32_t range_count = 0;
   std::array<wire::BlockRange, kMaxMissingRanges> ranges;
   PayloadArrays arrays;
@@ -252,6 +261,8 @@ struct Incoming {
   std::uint32_t corrupt_units = 0;
   bool asked_again = false;
   std::uint64_t decode_at = 0;          // n-th (layer, block)
+  std::uint64_t cut_at_bytes = 0;       // ended by its deadline with so many, delivered at the fidelity reached
+  bool decode_failed = false;           // a run was no code, though its digest was right: the sender's fault
   bool resumed = false;
   std::uint64_t eager_bytes = 0, summary_bytes = 0, payload_bytes = 0;
   bool delivered = false;
@@ -263,9 +274,6 @@ struct Incoming {
   bool event_reserved = false;
 };
 
-[[nodiscard]] constexpr bool is_kv(Medium medium) noexcept {
-  return medium == Medium::full || medium == Medium::int8 || medium == Medium::window;
-}
 [[nodiscard]] inline bool has_kv(std::span<const scheduler::CandidateCost> candidates) noexcept {
   return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return is_kv(c.medium); });
 }

@@ -28,11 +28,11 @@ std::string dump(const Json& json) {
 Json counters_of(const StatusCounters& c) {
   return {{"duty_cycles", c.duty_cycles}, {"commits", c.commits}, {"sends", c.sends},
           {"transfers_out_ok", c.transfers_out_ok}, {"transfers_out_failed", c.transfers_out_failed},
-          {"transfers_in_ok", c.transfers_in_ok}, {"transfers_in_failed", c.transfers_in_failed},
+          {"transfers_in_ok", c.transfers_in_ok}, {"transfers_in_failed", c.transfers_in_failed}, {"transfers_cut", c.transfers_cut},
           {"local_deliveries", c.local_deliveries}, {"eager_transfers", c.eager_transfers},
           {"delta_transfers", c.delta_transfers}, {"payload_bytes_out", c.payload_bytes_out},
           {"payload_bytes_in", c.payload_bytes_in}, {"copied_bytes", c.copied_bytes},
-          {"encoded_bytes", c.encoded_bytes}, {"decoded_bytes", c.decoded_bytes}, {"laters", c.laters},
+          {"encoded_bytes", c.encoded_bytes}, {"decoded_bytes", c.decoded_bytes}, {"foreign_encodings", c.foreign_encodings}, {"laters", c.laters},
           {"rejects", c.rejects}, {"queries", c.queries}, {"resumes", c.resumes},
           {"corrupt_units", c.corrupt_units}, {"lane_losses", c.lane_losses}, {"peer_deaths", c.peer_deaths},
           {"peer_restarts", c.peer_restarts}, {"duplicate_lanes", c.duplicate_lanes},

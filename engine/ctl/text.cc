@@ -78,7 +78,7 @@ std::string status_text(const StatusData& data) {
       {"store", number(data.versions) + " versions", number(data.blocks) + " blocks, " + number(data.deliveries) + " deliveries"},
       {"open transfers", number(data.active_out) + " out", number(data.active_in) + " in"},
       {"transfers out", number(c.transfers_out_ok) + " ok", number(c.transfers_out_failed) + " failed"},
-      {"transfers in", number(c.transfers_in_ok) + " ok", number(c.transfers_in_failed) + " failed"},
+      {"transfers in", number(c.transfers_in_ok) + " ok", number(c.transfers_in_failed) + " failed, " + number(c.transfers_cut) + " cut by their deadline"},
       {"local", number(c.local_deliveries) + " deliveries", number(c.commits) + " commits"},
       {"payload", bytes_text(c.payload_bytes_out) + " out", bytes_text(c.payload_bytes_in) + " in"},
       {"copied", bytes_text(c.copied_bytes), ""},

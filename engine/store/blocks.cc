@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "codec/hash.h"
-#include "codec/planes.h"
 #include "engine/store/state.h"
 #include "transport/payload.h"
 
@@ -75,11 +74,11 @@ Result<BlockHandle> Store::State::make_block(const NewBlock& request) noexcept {
   block.refs = 1;
   ++tenant.blocks;
   if (!find_slot(request, block) || !reserve(block.digests, raw_units(block.shape, block.tokens)) ||
-      (request.planes && !take_planes(block))) {
+      !take_planes(block, request.coding)) {
     unref(handle);
     return out_of_memory(request.tenant);
   }
-  block.plane_users = request.planes ? 1 : 0;
+  block.plane_users = block.has_planes() ? 1 : 0;
   return handle;
 }
 
@@ -205,14 +204,12 @@ BlockView Store::block(BlockHandle handle) const noexcept {
   view.offset = slot.offset;
   view.tokens = block->tokens;
   view.epsilon_ppm = block->epsilon_ppm;
+  view.came_coded = block->came_coded;
   view.encoding = block->encoding;
-  view.plane_layers = block->plane_layers;
-  if (block->has_planes()) {
-    std::byte* base = state_->receive_of(block->tenant)->arena->base();
-    view.plane0 = base + block->planes[0].offset;
-    view.plane1 = base + block->planes[1].offset;
-    view.plane0_bytes = block->planes[0].bytes;
-    view.plane1_bytes = block->planes[1].bytes;
+  std::byte* base = state_->receive_of(block->tenant)->arena->base();
+  for (std::size_t i = 0; i < kPlanes; ++i) {
+    const PlaneRecord& plane = block->planes[i];
+    if (plane.taken()) view.planes[i] = {base + plane.offset, plane.bytes, plane.layers};
   }
   return view;
 }

@@ -135,7 +135,8 @@ class Audit {
     KVRAIL_ASSERT(memory.usage.used(mempool::PoolClass::raw) == raw_[tenant]);
     KVRAIL_ASSERT(memory.usage.used(mempool::PoolClass::manifest) == manifest_[tenant]);
     KVRAIL_ASSERT(memory.usage.used(mempool::PoolClass::plane0) +
-                      memory.usage.used(mempool::PoolClass::plane1) ==
+                      memory.usage.used(mempool::PoolClass::plane1) +
+                      memory.usage.used(mempool::PoolClass::residual) ==
                   planes_[tenant]);
     KVRAIL_ASSERT_MSG(memory.usage.total() + memory.extents->free_units() * kGranuleBytes ==
                           memory.extents->total_units() * kGranuleBytes,

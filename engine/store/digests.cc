@@ -106,11 +106,11 @@ std::span<const std::uint64_t> Store::raw_digests(BlockHandle handle,
                           : of_layer(block->digests, block->shape.layers, layer);
 }
 
-std::span<const std::uint64_t> Store::plane_digests(BlockHandle handle, int plane,
+std::span<const std::uint64_t> Store::plane_digests(BlockHandle handle, std::size_t plane,
                                                     std::uint32_t layer) const noexcept {
-  KVRAIL_ASSERT(plane == 0 || plane == 1);
+  KVRAIL_ASSERT(plane < kPlanes);
   const BlockRecord* block = state_->blocks.get(handle);
-  if (block == nullptr || !block->has_planes()) {
+  if (block == nullptr || !block->planes[plane].taken()) {
     return {};
   }
   return of_layer(block->planes[plane].digests, block->shape.layers, layer);

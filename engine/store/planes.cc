@@ -1,58 +1,79 @@
-// Planes of blocks: those that came with a block stay, those encoded here for a sender are a cache.
-#include "codec/planes.h"
-
+// Planes of blocks: those that came with a block and made its rows stay, all others are a cache.
 #include "codec/hash.h"
 #include "engine/store/state.h"
-#include "kvrail/base/no_alloc.h"
 #include "transport/payload.h"
 
 namespace kvrail::engine {
 namespace {
 
-constexpr mempool::PoolClass kPlanePools[2] = {mempool::PoolClass::plane0,
-                                               mempool::PoolClass::plane1};
+constexpr std::array<mempool::PoolClass, kPlanes> kPlanePools{
+    mempool::PoolClass::plane0, mempool::PoolClass::plane1, mempool::PoolClass::residual};
 
 }  // namespace
 
-bool Store::State::take_planes(BlockRecord& block) noexcept {
-  KVRAIL_ASSERT(!block.has_planes());
-  const codec::PlaneSizes sizes = codec::plane_sizes(block.shape.layout(), block.tokens);
-  const std::uint64_t bytes[2] = {sizes.plane0_bytes, sizes.plane1_bytes};
-  for (int i = 0; i < 2; ++i) {
-    PlaneRecord& plane = block.planes[i];
-    if (!reserve(plane.digests,
-                 std::uint64_t{block.shape.layers} * transport::units_in(bytes[i] / block.shape.layers))) {
-      drop_planes(block);
+bool Store::State::take_plane(BlockRecord& block, const Coding& coding,
+                              std::size_t plane) noexcept {
+  PlaneRecord& record = block.planes[plane];
+  const Layout layout = block.shape.layout();
+  const std::uint64_t of_run = run_bytes(layout, coding, block.tokens, plane);
+  const std::uint64_t bytes = of_run * layout.layers;
+  if (!reserve(record.digests, std::uint64_t{layout.layers} * transport::units_in(of_run))) {
+    return false;
+  }
+  const auto offset = take(block.tenant, bytes, kPlanePools[plane]);
+  if (!offset) {
+    release(record.digests);
+    return false;
+  }
+  record.offset = *offset;
+  record.bytes = bytes;
+  if (plane == kVaryingPlane) block.varying = coding.medium;
+  return true;
+}
+
+bool Store::State::take_planes(BlockRecord& block, const Coding& coding) noexcept {
+  PlaneMask taken = 0;
+  for (std::size_t plane = 0; plane < kPlanes; ++plane) {
+    if (!has_plane(coding.planes(), plane) || block.planes[plane].taken()) continue;
+    if (!take_plane(block, coding, plane)) {
+      for (std::size_t i = 0; i < kPlanes; ++i) {
+        if (has_plane(taken, i)) drop_plane(block, i);
+      }
       return false;
     }
-    const auto offset = take(block.tenant, bytes[i], kPlanePools[i]);
-    if (!offset) {
-      drop_planes(block);
-      return false;
-    }
-    plane.offset = *offset;
-    plane.bytes = bytes[i];
+    taken = static_cast<PlaneMask>(taken | 1U << plane);
   }
   return true;
 }
 
+bool Store::State::fit_varying(BlockRecord& block, const Coding& coding, bool used) noexcept {
+  PlaneRecord& plane = block.planes[kVaryingPlane];
+  if (!has_plane(coding.planes(), kVaryingPlane) || !plane.taken()) return true;
+  const Layout layout = block.shape.layout();
+  const std::uint64_t bytes =
+      run_bytes(layout, coding, block.tokens, kVaryingPlane) * layout.layers;
+  if (block.varying == coding.medium && plane.bytes == bytes) return true;
+  if (used) return false;
+  drop_plane(block, kVaryingPlane);
+  return true;
+}
+
+void Store::State::drop_plane(BlockRecord& block, std::size_t plane) noexcept {
+  PlaneRecord& record = block.planes[plane];
+  if (!record.taken()) return;
+  release(record.digests);
+  give_back(block.tenant, record.offset, record.bytes, kPlanePools[plane]);
+  record = PlaneRecord{};
+  if (plane == 0) block.encoding = Hash128{};
+}
+
 void Store::State::drop_planes(BlockRecord& block) noexcept {
-  for (int i = 0; i < 2; ++i) {
-    PlaneRecord& plane = block.planes[i];
-    release(plane.digests);
-    if (plane.offset != kNoOffset) {
-      give_back(block.tenant, plane.offset, plane.bytes, kPlanePools[i]);
-    }
-    plane = PlaneRecord{};
-  }
-  block.encoding = Hash128{};
-  block.plane_layers = 0;
+  for (std::size_t plane = 0; plane < kPlanes; ++plane) drop_plane(block, plane);
 }
 
 void Store::State::use_planes(BlockHandle handle) noexcept {
   BlockRecord& block = *blocks.get(handle);
-  KVRAIL_ASSERT(block.has_planes());
-  if (block.plane_users++ == 0) {
+  if (block.plane_users++ == 0 && block.has_planes()) {
     plane_list_remove(block);
   }
 }
@@ -60,9 +81,13 @@ void Store::State::use_planes(BlockHandle handle) noexcept {
 void Store::State::unuse_planes(BlockHandle handle) noexcept {
   BlockRecord& block = *blocks.get(handle);
   KVRAIL_ASSERT_MSG(block.plane_users > 0, "planes released more often than attached");
-  if (--block.plane_users > 0) {
-    return;
+  if (--block.plane_users == 0 && block.has_planes()) {
+    plane_list_add(handle);
   }
+}
+
+void Store::State::plane_list_add(BlockHandle handle) noexcept {
+  BlockRecord& block = *blocks.get(handle);
   TenantRecord& tenant = *tenants.get(block.tenant);
   block.plane_previous = tenant.plane_newest;
   block.plane_next = BlockHandle{};
@@ -92,45 +117,61 @@ bool Store::State::evict_planes(TenantHandle tenant) noexcept {
   return true;
 }
 
-void Store::State::digest_planes(BlockRecord& block, std::uint32_t layers) noexcept {
+void Store::State::digest_planes(BlockRecord& block, PlaneMask planes,
+                                 std::uint32_t layers) noexcept {
   const std::byte* base = receive_of(block.tenant)->arena->base();
   const std::uint32_t all = block.shape.layers;
-  for (; block.plane_layers < layers; ++block.plane_layers) {
-    for (PlaneRecord& plane : block.planes) {
-      const std::uint64_t bytes = plane.bytes / all;
-      const std::uint32_t units = plane.digests.count / all;
-      const std::byte* from = base + plane.offset + block.plane_layers * bytes;
-      codec::digests({from, bytes}, {plane.digests.data() + std::size_t{block.plane_layers} * units, units});
+  for (std::size_t i = 0; i < kPlanes; ++i) {
+    PlaneRecord& plane = block.planes[i];
+    if (!has_plane(planes, i) || !plane.taken()) continue;
+    const std::uint64_t bytes = plane.bytes / all;
+    const std::uint32_t units = plane.digests.count / all;
+    for (; plane.layers < layers; ++plane.layers) {
+      const std::byte* from = base + plane.offset + plane.layers * bytes;
+      codec::digests({from, bytes},
+                     {plane.digests.data() + std::size_t{plane.layers} * units, units});
       plane.digests.done += units;
     }
   }
-  if (block.plane_layers == all && block.encoding == Hash128{}) {
+  if (block.planes[0].layers == all && block.encoding == Hash128{}) {
     block.encoding = codec::encoding_id({base + block.planes[0].offset, block.planes[0].bytes});
   }
 }
 
+// Exact rows can be coded again to the same bytes, so their planes may go; lossy rows can't.
+void Store::State::settle_planes(const StagingRecord& staging, BlockHandle handle) noexcept {
+  BlockRecord& block = *blocks.get(handle);
+  if (!block.has_planes()) return;
+  for (std::size_t plane = 0; plane < kPlanes; ++plane) {
+    if (!has_plane(staging.coding.planes(), plane)) drop_plane(block, plane);
+  }
+  block.epsilon_ppm = staging.epsilon_ppm;
+  slots.get(block.slot)->epsilon_ppm = staging.epsilon_ppm;
+  digest_planes(block, planes_of(Medium::exact), block.shape.layers);
+  block.came_coded = !block.planes[kVaryingPlane].taken();
+  if (!block.came_coded) unuse_planes(handle);
+}
+
 // --- public ---
 
-bool Store::attach_planes(BlockHandle handle) noexcept {
+bool Store::attach_planes(BlockHandle handle, const Coding& coding) noexcept {
   BlockRecord* block = state_->blocks.get(handle);
   KVRAIL_ASSERT_MSG(block != nullptr, "planes for a block that no version names");
-  if (block->has_planes()) {
-    state_->use_planes(handle);
-    return true;
-  }
-  {
-    AllowAllocScope
-        refusal;  // Only the sentence of a refusal is allocated, and it is dropped here.
-    if (!codec::can_encode(block->shape.layout()).ok()) {
-      return false;
-    }
+  KVRAIL_ASSERT(coding.planes() != 0);
+  if (!can_code(block->shape.layout(), coding.medium)) return false;
+  const bool nested = coding.medium != Medium::lossless;
+  for (std::size_t plane = 0; nested && block->came_coded && plane < kPlanes; ++plane) {
+    if (has_plane(coding.planes(), plane) && !block->planes[plane].taken()) return false;
   }
   // Taking memory may evict, and the block must outlive that even if its version is not pinned.
   state_->ref(handle);
-  const bool taken = state_->take_planes(*block);
-  block->plane_users = taken ? 1 : 0;
+  const bool used = block->plane_users > 0;
+  state_->use_planes(handle);
+  const bool attached =
+      state_->fit_varying(*block, coding, used) && state_->take_planes(*block, coding);
+  if (!attached) state_->unuse_planes(handle);
   state_->unref(handle);
-  return taken;
+  return attached;
 }
 
 void Store::release_planes(BlockHandle handle) noexcept {
@@ -140,11 +181,11 @@ void Store::release_planes(BlockHandle handle) noexcept {
   }
 }
 
-void Store::planes_written(BlockHandle handle, std::uint32_t layers) noexcept {
+void Store::planes_written(BlockHandle handle, PlaneMask planes, std::uint32_t layers) noexcept {
   BlockRecord* block = state_->blocks.get(handle);
   KVRAIL_ASSERT_MSG(block != nullptr && block->has_planes() && layers <= block->shape.layers,
                     "planes are written of a block that has none");
-  state_->digest_planes(*block, layers);
+  state_->digest_planes(*block, planes, layers);
 }
 
 }  // namespace kvrail::engine

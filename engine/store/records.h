@@ -1,12 +1,14 @@
 // The records of the store's tables. Links between records are handles, so that a stale one shows.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "engine/core/agent_port.h"
 #include "engine/core/manifest.h"
+#include "engine/store/coding.h"
 #include "engine/store/store.h"
 #include "kvrail/base/handle.h"
 #include "kvrail/types.h"
@@ -109,7 +111,9 @@ struct DigestList {
 struct PlaneRecord {
   std::uint64_t offset = kNoOffset;  // in the tenant's receive arena
   std::uint64_t bytes = 0;
+  std::uint32_t layers = 0;  // written and digested
   DigestList digests;
+  [[nodiscard]] bool taken() const noexcept { return offset != kNoOffset; }
 };
 
 struct BlockRecord {
@@ -126,14 +130,17 @@ struct BlockRecord {
   bool fresh = false;    // in the queue of blocks to digest
   BlockHandle fresh_previous, fresh_next;
   DigestList digests;
-  PlaneRecord planes[2];
-  std::uint32_t plane_layers = 0;  // written and digested in both planes
+  std::array<PlaneRecord, kPlanes> planes;
+  Medium varying = Medium::full;  // what plane 2 is of: exact or lossless
+  bool came_coded = false;        // its rows were decoded from planes and lost something: no plane can be added
   // Who needs the planes: each attach_planes(), and for ever the block that came as planes. At zero
   // they are in the tenant's list of planes that may go.
   std::uint32_t plane_users = 0;
   BlockHandle plane_previous, plane_next;
 
-  [[nodiscard]] bool has_planes() const noexcept { return planes[0].offset != kNoOffset; }
+  [[nodiscard]] bool has_planes() const noexcept {
+    return planes[0].taken() || planes[1].taken() || planes[2].taken();
+  }
   [[nodiscard]] bool full() const noexcept { return tokens == shape.block_tokens; }
 };
 
@@ -207,11 +214,13 @@ struct StagingRecord {
   StageStep step = StageStep::hash;
   std::uint32_t at = 0;               // next block of the step
   std::span<const TokenId> tokens;    // the caller's
-  std::uint32_t epsilon_ppm = 0;      // of what comes
+  Coding coding;                      // of what comes
+  std::uint32_t epsilon_ppm = 0;
   std::uint32_t limit_ppm = 0;        // of what is held
   std::uint32_t missing = 0;
   std::uint32_t first_missing = 0;
   std::uint64_t bytes = 0;
+  std::size_t first_plane = 0;  // planes before it are copied from what is held
   std::uint32_t tail_block = 0;
   std::uint32_t tail_from_row = 0;
   // A tail that grows in its own slot: what the slot held before, should the staging be abandoned.

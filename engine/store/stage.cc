@@ -1,19 +1,15 @@
 // Memory for what is to arrive: which blocks of a context are held, and slots for those that are
 // not.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "codec/hash.h"
-#include "codec/planes.h"
 #include "engine/store/state.h"
 #include "kvrail/base/no_alloc.h"
 
 namespace kvrail::engine {
 namespace {
-
-bool is_kv(Medium medium) noexcept {
-  return medium == Medium::full || medium == Medium::int8 || medium == Medium::window;
-}
 
 Status judge(const Store::State& state, const StageRequest& request) noexcept {
   if (state.tenants.get(request.tenant) == nullptr) {
@@ -28,16 +24,13 @@ Status judge(const Store::State& state, const StageRequest& request) noexcept {
   if (request.version == 0 || request.version > kMaxVersionNumber) {
     return refuse(StoreRule::version_number);
   }
-  if (request.medium == Medium::int8) {
-    AllowAllocScope refusal;
-    if (!codec::can_encode(request.layout).ok()) {
-      return refuse(StoreRule::medium);
-    }
-  } else if (!is_kv(request.medium) && request.medium != Medium::tokens &&
-             request.medium != Medium::reference) {
+  const Medium medium = request.coding.medium;
+  const bool known = is_coded(medium) ? can_code(request.layout, medium)
+                                      : is_kv(medium) || medium == Medium::tokens || medium == Medium::reference;
+  if (!known) {
     return refuse(StoreRule::medium);
   }
-  if (request.medium == Medium::window &&
+  if (medium == Medium::window &&
       request.window_first_block > (request.tokens.size() - 1) / request.layout.block_tokens) {
     return refuse(StoreRule::window);
   }
@@ -111,7 +104,38 @@ class StageWork {
       return;
     }
     version_.missing[i] = 1;
+    staging_.first_plane = std::min(staging_.first_plane, planes_of_coarser(block));
     staging_.first_missing = staging_.missing++ == 0 ? i : staging_.first_missing;
+  }
+
+  // How many planes of the coding, from the first on, a copy that is too lossy has: they refine what it
+  // was decoded from.
+  [[nodiscard]] std::size_t planes_of_coarser(const BlockRecord* held) const noexcept {
+    std::size_t count = 0;
+    while (held != nullptr && held->came_coded && count < kPlanes && held->planes[count].taken() &&
+           held->planes[count].layers == held->shape.layers) {
+      ++count;
+    }
+    return count;
+  }
+
+  // The coarser copy may have gone meanwhile; then all planes are to come.
+  void copy_planes(std::uint32_t i) noexcept {
+    const BlockHandle handle = version_.blocks[i];
+    const BlockRecord& to = *state_.blocks.get(handle);
+    const BlockRecord* from = state_.blocks.get(state_.find_block(version_.tenant, version_.hashes[i]));
+    if (planes_of_coarser(from) < staging_.first_plane) {
+      staging_.first_plane = 0;
+      return;
+    }
+    std::byte* base = state_.receive_of(version_.tenant)->arena->base();
+    for (std::size_t plane = 0; plane < staging_.first_plane; ++plane) {
+      KVRAIL_ASSERT(to.planes[plane].bytes == from->planes[plane].bytes);
+      std::memcpy(base + to.planes[plane].offset, base + from->planes[plane].offset, to.planes[plane].bytes);
+      state_.copied_bytes += to.planes[plane].bytes;
+    }
+    state_.digest_planes(*state_.blocks.get(handle), static_cast<PlaneMask>((1U << staging_.first_plane) - 1),
+                         version_.layout.layers);
   }
 
   [[nodiscard]] Status fits() const noexcept {
@@ -132,7 +156,7 @@ class StageWork {
     request.tokens = static_cast<std::uint32_t>(part(i).size());
     request.epsilon_ppm = staging_.epsilon_ppm;
     request.slot_bytes = version_.layout.block_bytes();
-    request.planes = version_.medium == Medium::int8;
+    request.coding = staging_.coding;
     // Planes are coded over whole blocks, and a window is never merged with anything.
     const bool may_grow = i == staging_.first_missing && version_.medium == Medium::full;
     const BlockHandle base =
@@ -152,9 +176,11 @@ class StageWork {
     slot.rows_used = request.tokens;
     slot.epsilon_ppm = request.epsilon_ppm;
     slot.hash = request.hash;
-    const std::uint64_t bytes = request.slot_bytes + block.planes[0].bytes + block.planes[1].bytes;
+    std::uint64_t bytes = request.slot_bytes;
+    for (const PlaneRecord& plane : block.planes) bytes += plane.bytes;
     staging_.bytes += bytes;
     state_.tenants.get(version_.tenant)->staged_bytes += bytes;
+    if (staging_.first_plane > 0) copy_planes(i);
     return {};
   }
 
@@ -215,7 +241,8 @@ Result<StagingHandle> Store::begin_stage(const StageRequest& request) noexcept {
     return Status{Code::out_of_capacity, Scope::transfer,
                   static_cast<std::int32_t>(state.stagings.capacity())};
   }
-  const bool kv = is_kv(request.medium);
+  const Medium medium = request.coding.medium;
+  const bool kv = is_kv(medium);
   const auto made = state.make_version(request.tenant, request.owner, request.context, request.layout,
                                        request.tokens.size(), kv || request.show_held, kv);
   if (!made) {
@@ -224,11 +251,16 @@ Result<StagingHandle> Store::begin_stage(const StageRequest& request) noexcept {
   }
   VersionRecord& version = *state.versions.get(*made);
   version.number = request.version;
-  version.medium = request.medium;
-  version.window_first_block = request.medium == Medium::window ? request.window_first_block : 0;
+  version.medium = medium;
+  version.window_first_block = medium == Medium::window ? request.window_first_block : 0;
   StagingRecord& staging = *state.stagings.get(handle);
   staging.version = *made;
   staging.tokens = request.tokens;
+  staging.coding = request.coding;
+  // At least one plane is to come: a block that has them all is no coarser copy.
+  staging.first_plane = request.build_on_planes && medium != Medium::lossless && is_coded(medium)
+                            ? static_cast<std::size_t>(std::popcount(request.coding.planes())) - 1
+                            : 0;
   staging.epsilon_ppm = request.epsilon_ppm;
   staging.limit_ppm = std::max(request.epsilon_ppm, request.held_limit_ppm);
   return handle;

@@ -35,18 +35,16 @@ BlockHandle Store::State::find_or_index(BlockHandle own) noexcept {
   return other;
 }
 
-void Store::State::settle_block(VersionRecord& version, std::uint32_t i) noexcept {
+void Store::State::settle_block(const StagingRecord& staging, VersionRecord& version) noexcept {
+  const std::uint32_t i = staging.at;
   prefetch_after(version, i);
   const BlockHandle own = version.blocks[i];
   if (!own) {
     return;  // Left out of a window.
   }
-  BlockRecord& block = *blocks.get(own);
   BlockHandle settled = own;
   if (version.missing != nullptr && version.missing[i] != 0) {
-    if (block.has_planes()) {
-      digest_planes(block, block.shape.layers);
-    }
+    settle_planes(staging, own);
     settled = version.medium == Medium::window ? own : find_or_index(own);  // a window is terminal: never found
   }
   version.blocks[i] = settled;
@@ -145,7 +143,7 @@ bool Store::scan(HaveScan& scan, TenantHandle tenant, const Layout& layout,
 HaveResult Store::have(TenantHandle tenant, const Layout& layout, std::span<const TokenId> tokens,
                        std::uint32_t epsilon_limit_ppm) const noexcept {
   HaveScan all;
-  all.limits_ppm = {epsilon_limit_ppm, epsilon_limit_ppm};
+  all.limits_ppm.fill(epsilon_limit_ppm);
   std::uint64_t budget = UINT64_MAX;
   KVRAIL_ASSERT(scan(all, tenant, layout, tokens, budget));
   return all.results[0];
@@ -160,6 +158,7 @@ bool Store::view(StagingHandle handle, StagingView& out) const noexcept {
   out.block_count = version.block_count;
   out.tail_from_row = staging->tail_from_row;
   out.tail_block = staging->tail_block;
+  out.first_plane = staging->first_plane;
   out.missing = {version.missing, version.block_count};
   out.blocks = {version.blocks, version.block_count};
   return true;
@@ -191,7 +190,7 @@ std::optional<Result<VersionHandle>> Store::advance_publish(StagingHandle handle
     if (budget_blocks == 0) {
       return std::nullopt;
     }
-    staging->step == StageStep::settle ? state.settle_block(version, staging->at)
+    staging->step == StageStep::settle ? state.settle_block(*staging, version)
                                        : state.write_staged(*staging, version);
   }
   return end_publish(handle);
@@ -222,6 +221,16 @@ Result<VersionHandle> Store::end_publish(StagingHandle handle) noexcept {
 Result<VersionHandle> Store::publish(StagingHandle handle) noexcept {
   std::uint64_t all = UINT64_MAX;
   return *advance_publish(handle, all);
+}
+
+void Store::cut(StagingHandle handle, Medium medium, std::uint32_t epsilon_ppm) noexcept {
+  StagingRecord* staging = state_->stagings.get(handle);
+  KVRAIL_ASSERT_MSG(staging != nullptr && staging->step == StageStep::ready && is_coded(medium),
+                    "only what is arriving can be cut");
+  KVRAIL_ASSERT((planes_of(medium) & ~staging->coding.planes()) == 0);
+  staging->coding.medium = medium;
+  staging->epsilon_ppm = epsilon_ppm;
+  state_->versions.get(staging->version)->medium = medium;
 }
 
 void Store::abandon(StagingHandle handle) noexcept {

@@ -69,7 +69,7 @@ struct Store::State {
     mempool::RegionId own_arena = 0;  // a writable slot of an agent; else one is taken from the
     std::uint64_t own_offset = 0;     // tenant's receive arena
     std::uint64_t slot_bytes = 0;
-    bool planes = false;
+    Coding coding;  // a coded medium: with its planes
   };
   // A block with one reference that nothing finds yet. On failure nothing is kept.
   [[nodiscard]] Result<BlockHandle> make_block(const NewBlock& request) noexcept;
@@ -89,9 +89,15 @@ struct Store::State {
   [[nodiscard]] BlockHandle find_tail(TenantHandle tenant, const Hash128& parent,
                                       std::span<const TokenId> tokens,
                                       std::uint32_t epsilon_limit_ppm) const noexcept;
-  [[nodiscard]] bool take_planes(BlockRecord& block) noexcept;
+  // Those of the coding that the block has not yet; false: no memory, and nothing is kept.
+  [[nodiscard]] bool take_planes(BlockRecord& block, const Coding& coding) noexcept;
+  [[nodiscard]] bool take_plane(BlockRecord& block, const Coding& coding, std::size_t plane) noexcept;
+  // Whether plane 2 is as the coding wants it, or may be made so.
+  [[nodiscard]] bool fit_varying(BlockRecord& block, const Coding& coding, bool used) noexcept;
+  void drop_plane(BlockRecord& block, std::size_t plane) noexcept;
   void drop_planes(BlockRecord& block) noexcept;
   void use_planes(BlockHandle handle) noexcept;
+  void plane_list_add(BlockHandle handle) noexcept;
   void unuse_planes(BlockHandle handle) noexcept;
   void plane_list_remove(BlockRecord& block) noexcept;
   [[nodiscard]] bool evict_planes(TenantHandle tenant) noexcept;
@@ -101,7 +107,7 @@ struct Store::State {
   void release(DigestList& list) noexcept;
   [[nodiscard]] bool digest(BlockRecord& block, std::uint32_t layers,
                             std::uint64_t& budget_bytes) noexcept;
-  void digest_planes(BlockRecord& block, std::uint32_t layers) noexcept;
+  void digest_planes(BlockRecord& block, PlaneMask planes, std::uint32_t layers) noexcept;
   void push_fresh(BlockHandle handle) noexcept;
   void drop_fresh(BlockHandle handle) noexcept;
 
@@ -146,7 +152,9 @@ struct Store::State {
   // --- staging.cc ---
   void undo_growth(const StagingRecord& staging) noexcept;
   [[nodiscard]] BlockHandle find_or_index(BlockHandle own) noexcept;
-  void settle_block(VersionRecord& version, std::uint32_t i) noexcept;
+  // What the planes of a block that has arrived are good for from now on.
+  void settle_planes(const StagingRecord& staging, BlockHandle handle) noexcept;
+  void settle_block(const StagingRecord& staging, VersionRecord& version) noexcept;
   void write_staged(const StagingRecord& staging, const VersionRecord& version) noexcept;
   [[nodiscard]] VersionHandle find_equal(const VersionRecord& version,
                                          std::uint32_t epsilon_ppm) const noexcept;

@@ -21,6 +21,7 @@
 
 #include "engine/core/agent_port.h"
 #include "engine/core/manifest.h"
+#include "engine/store/coding.h"
 #include "kvrail/base/result.h"
 #include "kvrail/base/time.h"
 #include "kvrail/types.h"
@@ -79,6 +80,12 @@ struct VersionView {
   std::span<const std::byte> summary;
 };
 
+struct PlaneView {
+  std::byte* data = nullptr;  // a run for each layer; null: the block has no such plane
+  std::uint64_t bytes = 0;
+  std::uint32_t layers = 0;   // that are written
+};
+
 struct BlockView {
   Hash128 hash;
   std::byte* raw = nullptr;  // canonical slot
@@ -86,12 +93,18 @@ struct BlockView {
   std::uint64_t offset = 0;
   std::uint32_t tokens = 0;  // valid rows
   std::uint32_t epsilon_ppm = 0;
-  Hash128 encoding;             // of the planes, zero until planes_complete()
-  std::byte* plane0 = nullptr;  // scales and high nibbles
-  std::byte* plane1 = nullptr;  // low nibbles
-  std::uint64_t plane0_bytes = 0, plane1_bytes = 0;
-  std::uint32_t plane_layers = 0;  // whose planes are written
+  bool came_coded = false;  // the rows lost something on their way: planes that are not here can't be made
+  Hash128 encoding;         // of plane 0, zero until all of it is written
+  std::array<PlaneView, kPlanes> planes;
 };
+
+// Whether all of them are written, for the first `layers` layers.
+[[nodiscard]] constexpr bool planes_there(const BlockView& block, PlaneMask planes, std::uint32_t layers) noexcept {
+  for (std::size_t i = 0; i < kPlanes; ++i) {
+    if (has_plane(planes, i) && (block.planes[i].data == nullptr || block.planes[i].layers < layers)) return false;
+  }
+  return true;
+}
 
 struct CommitRequest {
   AgentHandle agent;
@@ -104,7 +117,7 @@ struct CommitRequest {
   DeliveryHandle prefix;  // what it was computed on: its ε is inherited
 };
 
-// What a transfer that arrives will fill. `missing` blocks get slots (and plane slots for int8)
+// What a transfer that arrives will fill. `missing` blocks get slots (and planes for coded media)
 // in the tenant's receive arena; the others are held already and pinned. Token ids and references
 // need no slots; the leading full blocks that are held are shown with them if `show_held`.
 struct StageRequest {
@@ -113,12 +126,13 @@ struct StageRequest {
   std::uint64_t version = 0;
   Layout layout;
   std::span<const TokenId> tokens;  // of the whole context; valid until it is published
-  Medium medium = Medium::full;     // full, int8 or window; tokens or reference
+  Coding coding;  // of the medium: one that is_kv(), or tokens or reference
   std::uint32_t epsilon_ppm = 0;
   std::uint32_t window_first_block = 0;  // window only: blocks before it (but block 0) are left out
   // Held blocks up to this ε need not arrive again; epsilon_ppm is used if it is larger.
   std::uint32_t held_limit_ppm = 0;
   bool show_held = false;  // tokens and reference: for agents of the same Layout
+  bool build_on_planes = false;  // coded media: planes that are held of a coarser copy need not arrive again
 };
 
 struct HaveResult {
@@ -260,17 +274,18 @@ class Store {
   // Empty as long as they are not there.
   [[nodiscard]] std::span<const std::uint64_t> raw_digests(BlockHandle block,
                                                            std::uint32_t layer) const noexcept;
-  [[nodiscard]] std::span<const std::uint64_t> plane_digests(BlockHandle block, int plane,
+  [[nodiscard]] std::span<const std::uint64_t> plane_digests(BlockHandle block, std::size_t plane,
                                                              std::uint32_t layer) const noexcept;
-  // Attaches planes to a block that has only raw content (the sender encodes into them), and keeps
-  // them until release_planes() has been called as often. They come from the tenant's receive
-  // arena; released ones stay for the next sender until that memory is needed. True at once if the
-  // block has planes. False (nothing to release): no memory, or a layout that can't be encoded.
-  [[nodiscard]] bool attach_planes(BlockHandle block) noexcept;
+  // Attaches the planes of a coding to a block (the sender encodes into those that are not written
+  // yet), and keeps all that the block has until release_planes() has been called as often. They come
+  // from the tenant's receive arena; released ones stay for the next sender until that memory is
+  // needed. False (nothing to release): no memory, a layout that can't be coded so, or a block whose
+  // rows were decoded from fewer planes: those can't be added by whoever has not the original.
+  [[nodiscard]] bool attach_planes(BlockHandle block, const Coding& coding) noexcept;
   void release_planes(BlockHandle block) noexcept;
-  // Both planes of the first `layers` layers are written: digests them, and, with the last layer,
-  // computes the encoding id.
-  void planes_written(BlockHandle block, std::uint32_t layers) noexcept;
+  // These planes of the first `layers` layers are written: digests them, and, with the last layer of
+  // plane 0, computes the encoding id.
+  void planes_written(BlockHandle block, PlaneMask planes, std::uint32_t layers) noexcept;
 
   // --- delivering ---
   [[nodiscard]] DeliveryHandle deliver(AgentHandle to, VersionHandle version) noexcept;  // pins
@@ -284,13 +299,14 @@ class Store {
   [[nodiscard]] HaveResult have(TenantHandle tenant, const Layout& layout,
                                 std::span<const TokenId> tokens,
                                 std::uint32_t epsilon_limit_ppm) const noexcept;
-  // The same for two limits and in steps; true when it is through.
+  // The same for some limits and in steps; true when it is through.
   struct HaveScan {
     std::uint64_t next_block = 0;
     Hash128 parent;
-    std::array<std::uint32_t, 2> limits_ppm{};
-    std::array<bool, 2> broken{};
-    std::array<HaveResult, 2> results{};
+    static constexpr std::size_t kLimits = 3;
+    std::array<std::uint32_t, kLimits> limits_ppm{};
+    std::array<bool, kLimits> broken{};
+    std::array<HaveResult, kLimits> results{};
   };
   [[nodiscard]] bool scan(HaveScan& scan, TenantHandle tenant, const Layout& layout,
                           std::span<const TokenId> tokens,
@@ -305,20 +321,23 @@ class Store {
   struct StagingView {
     std::uint32_t block_count = 0;
     // > 0: of block number `tail_block` (the first missing one, not always the last) only the rows
-    // from this one on are to come; those before are in the slot already. Never for int8.
+    // from this one on are to come; those before are in the slot already. Never for coded media.
     std::uint32_t tail_from_row = 0;
     std::uint32_t tail_block = 0;
+    std::size_t first_plane = 0;  // planes before it are there, in every missing block
     std::span<const std::uint8_t> missing;  // per block: 1 = must arrive
     std::span<const BlockHandle> blocks;    // held or new; invalid where a window has none
   };
   [[nodiscard]] bool view(StagingHandle staging, StagingView& out) const noexcept;
-  // All bytes are in place and verified (int8: decoded; planes_written() is called for blocks for
+  // All bytes are in place and verified (coded media: decoded; planes_written() is called for blocks for
   // which the caller has not done so): the version becomes visible as a whole, with the last step.
   // Then the staging has ended.
   [[nodiscard]] std::optional<Result<VersionHandle>> advance_publish(
       StagingHandle staging, std::uint64_t& budget_blocks) noexcept;
   [[nodiscard]] Result<VersionHandle> publish(StagingHandle staging) noexcept;  // at once
   void abandon(StagingHandle staging) noexcept;
+  // Only the planes of `medium` have come, fewer than were staged: that is what will be published.
+  void cut(StagingHandle staging, Medium medium, std::uint32_t epsilon_ppm) noexcept;
   // A version of token ids (medium tokens, reference), or a summary. With a limit, deliveries of it
   // also show the leading full blocks that are held with no more ε, for agents of the same Layout.
   [[nodiscard]] Result<VersionHandle> publish_tokens(TenantHandle tenant, const Name& owner,

@@ -17,7 +17,7 @@ Result<VersionHandle> Store::publish_tokens(TenantHandle tenant, const Name& own
   request.version = number;
   request.layout = layout;
   request.tokens = tokens;
-  request.medium = medium;
+  request.coding.medium = medium;
   request.held_limit_ppm = held_limit_ppm.value_or(0);
   request.show_held = held_limit_ppm.has_value();
   const auto staging = stage(request);

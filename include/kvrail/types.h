@@ -124,6 +124,16 @@ using MediumMask = std::uint32_t;
   return index < names.size() ? names[index] : std::string_view{"?"};
 }
 
+// Coded KV rows, in planes (docs/codecs.md). Their receiver decodes them into block slots.
+[[nodiscard]] constexpr bool is_coded(Medium medium) noexcept {
+  return medium == Medium::lossless || medium == Medium::int8 || medium == Medium::int4 ||
+         medium == Medium::exact;
+}
+// What arrives in block slots, by way of a lease.
+[[nodiscard]] constexpr bool is_kv(Medium medium) noexcept {
+  return medium == Medium::full || medium == Medium::window || is_coded(medium);
+}
+
 // A role is its weight in the scheduler: executor 1, verifier 2, coordinator 3, or any number.
 using RoleWeight = std::uint16_t;
 inline constexpr RoleWeight kRoleExecutor = 1;

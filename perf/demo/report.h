@@ -18,10 +18,13 @@ struct Policy {
   Medium medium;  // what every hand-over asks for; automatic: the engine decides
   bool exact;     // whether it must not change a single answer
 };
-inline constexpr std::array<Policy, 4> kPolicies{{{"adaptive", Medium::automatic, true},
+inline constexpr std::array<Policy, 7> kPolicies{{{"adaptive", Medium::automatic, true},
                                                   {"tokens", Medium::tokens, true},
                                                   {"full", Medium::full, true},
-                                                  {"int8", Medium::int8, false}}};
+                                                  {"int8", Medium::int8, false},
+                                                  {"lossless", Medium::lossless, true},
+                                                  {"exact", Medium::exact, true},
+                                                  {"int4", Medium::int4, false}}};
 
 struct TaskResult {
   std::size_t policy = 0;  // index in kPolicies

@@ -38,7 +38,8 @@ inline Layout small_layout() {
   return layout;
 }
 
-inline constexpr MediumMask kAllMedia = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::int8) |
+inline constexpr MediumMask kAllMedia = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
+                                        mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
                                         mask_of(Medium::window) | mask_of(Medium::reference) |
                                         mask_of(Medium::summary);
 

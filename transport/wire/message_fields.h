@@ -230,6 +230,7 @@ void fields(A& a, M& m) {
   a.flag(m.background);
   medium_field(a, m.wish);
   a.flag(m.eager);
+  a.flag(m.whole_planes);
   a.count(m.token_count_here, kMaxContextTokens);
   a.count(m.candidate_count, kMaxCandidates);
   for (std::size_t i = 0; i < m.candidate_count; ++i) candidate_fields(a, m.candidates[i]);
@@ -255,6 +256,8 @@ void fields(A& a, M& m) {
   a.up_to(kMaxDurationNs, m.lease_remaining_ns);
   a.up_to(kMaxDurationNs, m.predicted_ns);
   a.u32(m.tail_from_row);
+  a.u8(m.first_plane);
+  hash_fields(a, m.encodings);
   a.count(m.range_count, m.missing.size());
   for (std::size_t i = 0; i < m.range_count; ++i) {
     a.u32(m.missing[i].first);

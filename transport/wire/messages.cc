@@ -149,7 +149,8 @@ MessageError check_ranges(std::span<const Range> ranges, First first, Count coun
 
 MessageError check(const Accept& m) noexcept {
   if (m.medium == Medium::automatic) return MessageError::bad_enum;
-  if (m.transfer == 0 || m.lease.slot >= kMaxLeaseSlots || m.tail_from_row >= 512) {
+  if (m.transfer == 0 || m.lease.slot >= kMaxLeaseSlots || m.tail_from_row >= 512 ||
+      m.first_plane >= kMaxPlanes) {
     return MessageError::bad_value;
   }
   return check_ranges(std::span(m.missing).first(m.range_count), &BlockRange::first,

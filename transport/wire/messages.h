@@ -38,7 +38,8 @@ enum class MessageType : std::uint8_t {
   eager = 17,
 };
 
-inline constexpr std::size_t kMaxCandidates = 4;
+inline constexpr std::size_t kMaxCandidates = 8;
+inline constexpr std::uint8_t kMaxPlanes = 3;  // of a coded medium
 inline constexpr std::size_t kMaxRanges = 1024;       // of blocks or bytes in one message
 inline constexpr std::uint64_t kMaxContextTokens = std::uint64_t{1} << 24;
 inline constexpr std::uint32_t kMaxEagerBytes = 16 * 1024;
@@ -111,6 +112,7 @@ struct Offer {
   bool background = false;
   Medium wish = Medium::automatic;   // forced by the caller when not automatic
   bool eager = false;                // an EAGER frame follows the last token ids
+  bool whole_planes = false;         // what the receiver holds is of another encoding: it must not build on it
   std::uint32_t token_count_here = 0;     // ids in this frame, starting at base_tokens
   std::uint8_t candidate_count = 0;
   std::array<Candidate, kMaxCandidates> candidates;
@@ -138,6 +140,8 @@ struct Accept {
   std::uint64_t lease_remaining_ns = 0;
   std::uint64_t predicted_ns = 0;    // from submit to usable, by the receiver's model
   std::uint32_t tail_from_row = 0;   // rows of the tail block held already (full medium only)
+  std::uint8_t first_plane = 0;      // coded media: planes before it are held, of these encodings:
+  Hash128 encodings;                 // digest over the encoding ids of the missing blocks, zero if none is held
   std::uint32_t range_count = 0;
   std::array<BlockRange, 64> missing; // blocks to send, ascending; more holes than fit are merged
 };

@@ -11,7 +11,7 @@ namespace {
 
 PayloadShape shape(std::uint64_t tokens, std::span<const wire::BlockRange> ranges, std::uint32_t from_row = 0,
                    Medium medium = Medium::full) {
-  return {small_layout(), tokens, medium, from_row, ranges};
+  return {small_layout(), tokens, Coding{medium, 0, 0}, from_row, ranges};
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ TEST_CASE("payload / planes: plane 0 of all blocks layer by layer, then plane 1"
   Store& store = host.node->store();
   VersionView view;
   REQUIRE(store.view(store.find_for(agent.handle, name_of("doc"), 0), view));
-  for (const BlockHandle block : view.blocks) REQUIRE(store.attach_planes(block));
+  for (const BlockHandle block : view.blocks) REQUIRE(store.attach_planes(block, Coding{Medium::int8, 0, 0}));
   const std::vector<wire::BlockRange> ranges{{0, 3}};
   Scratch scratch(64 * 1024);
   PayloadArrays arrays;
@@ -110,11 +110,11 @@ TEST_CASE("payload / planes: plane 0 of all blocks layer by layer, then plane 1"
   REQUIRE(build_payload(planes, store, view.blocks, arrays, budget));
   REQUIRE(arrays.payload.pieces.size() == 2 * 2 * 3);
   const BlockView second = store.block(view.blocks[1]);
-  CHECK(arrays.payload.pieces[1].address == second.plane0);
-  CHECK(arrays.payload.pieces[3 + 1].address == second.plane0 + second.plane0_bytes / 2);
-  CHECK(arrays.payload.pieces[6 + 1].address == second.plane1);
-  CHECK(arrays.payload.pieces[9 + 1].address == second.plane1 + second.plane1_bytes / 2);
-  CHECK(arrays.payload.pieces[9 + 1].bytes == second.plane1_bytes / 2);
+  CHECK(arrays.payload.pieces[1].address == second.planes[0].data);
+  CHECK(arrays.payload.pieces[3 + 1].address == second.planes[0].data + second.planes[0].bytes / 2);
+  CHECK(arrays.payload.pieces[6 + 1].address == second.planes[1].data);
+  CHECK(arrays.payload.pieces[9 + 1].address == second.planes[1].data + second.planes[1].bytes / 2);
+  CHECK(arrays.payload.pieces[9 + 1].bytes == second.planes[1].bytes / 2);
   release_payload(scratch, arrays);
   for (const BlockHandle block : view.blocks) store.release_planes(block);
 }

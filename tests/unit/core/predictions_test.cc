@@ -68,6 +68,7 @@ TEST_CASE("core / predictions / a receiver that waits for the bytes of another i
 
 TEST_CASE("core / predictions / agents that wait for each other pay no price for the link") {
   AgentInfo info = TestAgent::base_info();
+  info.accepted = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::int8);
   info.compute.prefill_per_token_ns = 120'000;  // 500 tokens: 60 ms
   // 132 kB of int8 in 40 ms. Each round waits for the one before, so nobody is ever delayed, however
   // often they come.
@@ -88,6 +89,7 @@ TEST_CASE("core / predictions / agents that wait for each other pay no price for
 
 TEST_CASE("core / predictions / a link that has become faster is found out") {
   AgentInfo info = TestAgent::base_info();
+  info.accepted = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::int8);
   info.compute.prefill_per_token_ns = 120'000;  // 500 tokens: 60 ms
   Pair pair(World::small_options(1, 1), info, info, link_of(625'000, 100'000));  // int8: 211 ms
   std::array<std::size_t, 2> recomputed{};

@@ -103,12 +103,12 @@ TEST_CASE("a line tells who, what, how long and why") {
 
 RateResult sample_rate(TransferLog& log, std::vector<TaskResult>& tasks) {
   auto page = std::make_unique<engine::StatusData>();
-  for (std::uint64_t i = 1; i <= 8; ++i) {
+  for (std::uint64_t i = 1; i <= 2 * kPolicies.size(); ++i) {  // two of each policy, in turn
     tasks.push_back(
         {(i - 1) % kPolicies.size(), i, static_cast<std::int64_t>(i) * 1'000'000, 9, 10});
     put(*page, row(i, i, StatusDirection::in, 1000 * i));
   }
-  put(*page, row(9, 99, StatusDirection::in, 5000));  // of a task that does not count
+  put(*page, row(99, 99, StatusDirection::in, 5000));  // of a task that does not count
   log.collect(1, *page);
   return summarise("50 Mbit/s", 6'250'000, tasks, log);
 }
@@ -119,9 +119,10 @@ TEST_CASE("a summary divides tasks and bytes among the policies") {
   const RateResult rate = sample_rate(log, tasks);
   CHECK(rate.policies[0].n == 2);
   CHECK(rate.policies[0].p50_ms == doctest::Approx(1.0));
-  CHECK(rate.policies[0].p95_ms == doctest::Approx(5.0));
-  CHECK(rate.policies[0].bytes == 6000);
-  CHECK(rate.policies[3].bytes == 12000);
+  constexpr std::size_t kTurn = kPolicies.size();
+  CHECK(rate.policies[0].p95_ms == doctest::Approx(1.0 + kTurn));
+  CHECK(rate.policies[0].bytes == 1000 * (1 + 1 + kTurn));
+  CHECK(rate.policies[3].bytes == 1000 * (4 + 4 + kTurn));
   CHECK(rate.policies[1].accuracy() == doctest::Approx(0.9));
   CHECK(rate.adaptive_media[static_cast<std::size_t>(Medium::int8)] == 2);
   const std::string table = table_of(rate);

@@ -20,6 +20,10 @@ Layout layout_8b() {
   return layout;
 }
 
+// 8.25 bits a value, of 64 and of 40 tokens.
+constexpr std::uint64_t kInt8BlockBytes = 64 * 65'536 * 33 / 32;
+constexpr std::uint64_t kInt8TailBytes = 40 * 65'536 * 33 / 32;
+
 SenderFacts sender_facts() {
   SenderFacts facts;
   facts.layout = layout_8b();
@@ -28,7 +32,7 @@ SenderFacts sender_facts() {
   facts.receiver_accepts = facts.sender_can = ~MediumMask{0};
   facts.lane_rate_bytes_per_s = 1'250'000'000;
   facts.round_trip_ns = 100'000;
-  facts.int8_encode_ns_per_block = 500'000;
+  facts.coded[static_cast<std::size_t>(Medium::int8)] = {kInt8BlockBytes, kInt8TailBytes, 500'000};
   return facts;
 }
 
@@ -40,7 +44,7 @@ ReceiverFacts receiver_facts() {
   facts.missing_tail = true;
   facts.missing_tail_bytes = 40 * layout_8b().token_bytes();
   facts.compute = {1'000'000, 40'000, 687'194, 10'000'000};
-  facts.int8_decode_ns_per_block = 300'000;
+  facts.decode_ns_per_block[static_cast<std::size_t>(Medium::int8)] = 300'000;
   facts.lease_bytes_free = std::uint64_t{1} << 34;
   facts.block_slot_bytes = layout_8b().block_bytes();
   return facts;
@@ -92,7 +96,7 @@ TEST_CASE("candidates / sizes follow the layout") {
   CHECK(full->tail_bytes == 40 * 131'072);
   const CandidateCost* const int8 = find(all, Medium::int8);
   REQUIRE(int8 != nullptr);
-  CHECK(int8->block_bytes == 64 * 65'536 * 33 / 32);  // 8.25 bits a value
+  CHECK(int8->block_bytes == kInt8BlockBytes);
   CHECK(int8->encode_ns_per_block == 500'000);
   const CandidateCost* const tokens = find(all, Medium::tokens);
   REQUIRE(tokens != nullptr);
@@ -143,13 +147,15 @@ TEST_CASE("candidates / a wish is taken or refused, never replaced") {
   }
 }
 
-TEST_CASE("candidates / of five media the lossiest is left out") {
+TEST_CASE("candidates / all media that work are offered at once, but for those that only a wish selects") {
   SenderFacts facts = sender_facts();
   facts.window_tokens = 128;
   facts.summary_bytes = 400;
+  facts.coded.fill({100, 60, 7});
   const auto all = offer(facts);
-  CHECK(all.size() == 4);
-  CHECK(find(all, Medium::summary) == nullptr);
+  CHECK(all.size() == 7);
+  CHECK(find(all, Medium::exact) == nullptr);
+  CHECK(find(all, Medium::reference) == nullptr);
 }
 
 TEST_CASE("cost / prefill and pipelining follow their formulas") {
@@ -177,7 +183,7 @@ TEST_CASE("pick / the faster link and the busier machine decide") {
   receiver.compute_backlog_ns = 500 * kMillisecondNs;
   CHECK(chosen(chooser.pick(offer(sender), receiver, 0)) == Medium::int8);
   sender.lane_rate_bytes_per_s = 50'000'000'000;
-  sender.int8_encode_ns_per_block = 5'000'000;
+  sender.coded[static_cast<std::size_t>(Medium::int8)].encode_ns_per_block = 5'000'000;
   CHECK(chosen(chooser.pick(offer(sender), receiver, 0)) == Medium::full);
 }
 
@@ -203,7 +209,7 @@ TEST_CASE("pick / only what is missing is counted") {
   receiver.held_tokens = 999;
   const Pick pick = chooser.pick(offer(sender_facts()), receiver, 0);
   CHECK(line_of(pick, Medium::full).bytes == 131'072);
-  CHECK(line_of(pick, Medium::int8).bytes == 40 * 65'536 * 33 / 32);
+  CHECK(line_of(pick, Medium::int8).bytes == kInt8TailBytes);
   CHECK(chosen(pick) == Medium::full);
   CHECK(pick.bytes == 131'072);
   CHECK(pick.predicted_ns == line_of(pick, Medium::full).total_ns);
@@ -212,17 +218,41 @@ TEST_CASE("pick / only what is missing is counted") {
 TEST_CASE("pick / what is held with a little loss need not come again with as much") {
   MediumChooser chooser(LossProfile::built_in());
   ReceiverFacts receiver = receiver_facts();
-  receiver.lossy_missing_full_blocks = 1;  // the other blocks came as int8 before
-  receiver.lossy_missing_tail = false;
+  receiver.lossy[0] = {40, 1, false};  // the other blocks came as int8 before
   const Pick pick = chooser.pick(offer(sender_facts()), receiver, 0);
-  CHECK(line_of(pick, Medium::int8).bytes == 64 * 65'536 * 33 / 32);
+  CHECK(line_of(pick, Medium::int8).bytes == kInt8BlockBytes);
   CHECK(line_of(pick, Medium::full).bytes == 1000 * layout_8b().token_bytes());
   CHECK(chosen(pick) == Medium::int8);
-  receiver.lossy_missing_full_blocks = 0;
+  receiver.lossy[0].missing_full_blocks = 0;
   receiver.pair_key = 2;
   const Pick nothing = chooser.pick(offer(sender_facts()), receiver, 0);
   CHECK(line_of(nothing, Medium::int8).bytes == 0);
   CHECK(line_of(nothing, Medium::int8).decode_ns == 0);
+}
+
+TEST_CASE("pick / what is held counts for a medium by that medium's own loss") {
+  MediumChooser chooser(LossProfile::built_in());
+  SenderFacts sender = sender_facts();
+  sender.coded[static_cast<std::size_t>(Medium::int4)] = {kInt8BlockBytes / 2, kInt8TailBytes / 2, 0};
+  ReceiverFacts receiver = receiver_facts();
+  receiver.lossy[0] = {40, 10, false};    // little is held that well
+  receiver.lossy[1] = {9'500, 2, false};  // more came as int4 before
+  const Pick pick = chooser.pick(offer(sender), receiver, 0);
+  CHECK(line_of(pick, Medium::int8).bytes == 10 * kInt8BlockBytes);
+  CHECK(line_of(pick, Medium::int4).bytes == 2 * (kInt8BlockBytes / 2));
+}
+
+TEST_CASE("candidates / media that can't be made of the rows are not offered") {
+  SenderFacts facts = sender_facts();
+  facts.wish = Medium::lossless;
+  CHECK(offer(facts).empty());
+  facts.coded[static_cast<std::size_t>(Medium::lossless)] = {100, 60, 7};
+  const auto all = offer(facts);
+  REQUIRE(all.size() == 1);
+  CHECK(all[0].block_bytes == 100);
+  CHECK(all[0].tail_bytes == 60);
+  CHECK(all[0].encode_ns_per_block == 7);
+  CHECK(all[0].epsilon_ppm == 0);
 }
 
 TEST_CASE("pick / on the same node full moves no byte and needs no lease") {

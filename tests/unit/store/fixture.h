@@ -94,6 +94,14 @@ struct Fixture {
     return store->commit({agent, context_name, tokens, slots, first_block, prefix});
   }
 
+  // The coding of a medium; runs of a varying size are as large as they can be.
+  [[nodiscard]] Coding coding(Medium medium) const {
+    Coding out{medium, 0, 0};
+    if (has_plane(out.planes(), kVaryingPlane)) {
+      out.varying_full_bytes = out.varying_tail_bytes = varying_bound(layout, medium, layout.block_tokens);
+    }
+    return out;
+  }
   StageRequest request(std::string_view owner, std::string_view context,
                        const std::vector<TokenId>& tokens, std::uint64_t version = 1,
                        Medium medium = Medium::full, std::uint32_t epsilon_ppm = 0) {
@@ -104,7 +112,7 @@ struct Fixture {
     out.version = version;
     out.layout = layout;
     out.tokens = kept_tokens.emplace_back(tokens);
-    out.medium = medium;
+    out.coding = coding(medium);
     out.epsilon_ppm = epsilon_ppm;
     return out;
   }

@@ -166,7 +166,7 @@ TEST_CASE("a commit needs room for its manifest only, and planes may find none")
   f.store->check();
   std::uint32_t attached = 0;
   for (const BlockHandle block : f.view(*version).blocks) {
-    attached += f.store->attach_planes(block) ? 1 : 0;
+    attached += f.store->attach_planes(block, f.coding(Medium::int8)) ? 1 : 0;
   }
   CHECK(attached < 20);
   CHECK(f.stage(f.request("far", "x", ids(64, 9'000))).status().code == Code::too_large);

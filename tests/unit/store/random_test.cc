@@ -259,10 +259,12 @@ class Run {
 
   void stage_one() {
     const auto tokens = some_tokens();
-    static constexpr Medium kMedia[] = {Medium::full, Medium::full, Medium::int8, Medium::window};
-    StageRequest request =
-        f_.request("far", some_name(), tokens, prng_.between(1, 9), kMedia[prng_.uniform(4)]);
+    static constexpr Medium kMedia[] = {Medium::full,     Medium::full,  Medium::int8, Medium::int4,
+                                        Medium::lossless, Medium::exact, Medium::window};
+    StageRequest request = f_.request("far", some_name(), tokens, prng_.between(1, 9),
+                                      kMedia[prng_.uniform(std::size(kMedia))]);
     request.epsilon_ppm = prng_.chance(0.3) ? 500 : 0;
+    request.build_on_planes = prng_.chance(0.5);
     request.window_first_block =
         static_cast<std::uint32_t>((tokens.size() - 1) / f_.layout.block_tokens);
     if (staged_.empty()) {
@@ -294,9 +296,8 @@ class Run {
         write_row({block.arena, 1, block.offset}, row,
                   value_at(tokens, i * f_.layout.block_tokens + row));
       }
-      if (block.plane0 != nullptr) {
-        std::memset(block.plane0, static_cast<int>(i), block.plane0_bytes);
-        std::memset(block.plane1, static_cast<int>(i), block.plane1_bytes);
+      for (const PlaneView& plane : block.planes) {
+        if (plane.data != nullptr) std::memset(plane.data, static_cast<int>(i), plane.bytes);
       }
     }
   }
@@ -384,16 +385,18 @@ class Run {
     f_.store->pin(version);
     VersionView view;
     REQUIRE(f_.store->view(version, view));
+    static constexpr Medium kMedia[] = {Medium::int8, Medium::int4, Medium::lossless, Medium::exact};
+    const Coding coding = f_.coding(kMedia[prng_.uniform(std::size(kMedia))]);
     std::vector<BlockHandle> attached;
     for (const BlockHandle block : view.blocks) {
-      if (block && f_.store->attach_planes(block)) {
+      if (block && f_.store->attach_planes(block, coding)) {
         attached.push_back(block);
       }
     }
     f_.store->check();
     for (const BlockHandle block : attached) {
       if (prng_.chance(0.5)) {
-        f_.store->planes_written(block, f_.layout.layers);
+        f_.store->planes_written(block, coding.planes(), f_.layout.layers);
       }
       f_.store->release_planes(block);
     }

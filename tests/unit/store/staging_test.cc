@@ -1,6 +1,5 @@
 #include <optional>
 
-#include "codec/planes.h"
 #include "engine/core/manifest.h"
 #include "tests/unit/store/fixture.h"
 
@@ -205,16 +204,17 @@ TEST_CASE("int8 keeps the planes as they came, beside what agents read") {
   REQUIRE(f.store->view(*staging, view));
   for (const BlockHandle handle : view.blocks) {
     const BlockView block = f.store->block(handle);
-    const codec::PlaneSizes sizes = codec::plane_sizes(f.layout, block.tokens);
-    REQUIRE(block.plane0 != nullptr);
-    CHECK(block.plane0_bytes == sizes.plane0_bytes);
-    CHECK(block.plane1_bytes == sizes.plane1_bytes);
     CHECK(block.encoding == Hash128{});
-    std::memset(block.plane0, 3, block.plane0_bytes);
-    std::memset(block.plane1, 4, block.plane1_bytes);
+    CHECK(block.planes[2].data == nullptr);
+    for (std::size_t i = 0; i < 2; ++i) {
+      REQUIRE(block.planes[i].data != nullptr);
+      CHECK(block.planes[i].bytes ==
+            f.layout.layers * run_bytes(f.layout, f.coding(Medium::int8), block.tokens, i));
+      std::memset(block.planes[i].data, 3, block.planes[i].bytes);
+    }
     f.write_rows(handle, 0, 5);
   }
-  f.store->planes_written(view.blocks[0], 2);  // The other one is left to publish().
+  f.store->planes_written(view.blocks[0], planes_of(Medium::int8), 2);  // The other one is left to publish().
   const auto version = f.publish(*staging);
   REQUIRE(version.ok());
   CHECK(f.view(*version).epsilon_ppm == 1'500);
@@ -239,11 +239,11 @@ TEST_CASE("planes attach to a raw block and are digested when they are complete"
   CHECK(f.store->plane_digests(block, 0, 0).empty());
   {
     NoAllocScope worker;
-    KVRAIL_ASSERT(f.store->attach_planes(block));
-    KVRAIL_ASSERT(f.store->attach_planes(block));
+    KVRAIL_ASSERT(f.store->attach_planes(block, f.coding(Medium::int8)));
+    KVRAIL_ASSERT(f.store->attach_planes(block, f.coding(Medium::int8)));
   }
   CHECK(f.store->plane_digests(block, 0, 0).empty());
-  f.store->planes_written(block, f.layout.layers);
+  f.store->planes_written(block, planes_of(Medium::int8), f.layout.layers);
   CHECK(f.store->plane_digests(block, 1, 1).size() == 1);
   f.store->check();
 }
@@ -254,26 +254,26 @@ TEST_CASE("released planes serve the next sender until their memory is needed") 
   const auto version = f.commit(a, "c", ids(16 * 60), {f.allocate(a, 60)});
   const VersionView view = f.view(*version);
   for (const BlockHandle block : view.blocks) {
-    REQUIRE(f.store->attach_planes(block));
-    f.store->planes_written(block, f.layout.layers);
+    REQUIRE(f.store->attach_planes(block, f.coding(Medium::int8)));
+    f.store->planes_written(block, planes_of(Medium::int8), f.layout.layers);
   }
-  REQUIRE(f.store->attach_planes(view.blocks[0]));  // A second sender of one block.
+  REQUIRE(f.store->attach_planes(view.blocks[0], f.coding(Medium::int8)));  // A second sender of one block.
   for (const BlockHandle block : view.blocks) {
     f.store->release_planes(block);
   }
   f.store->check();
-  REQUIRE(f.store->attach_planes(view.blocks[1]));
+  REQUIRE(f.store->attach_planes(view.blocks[1], f.coding(Medium::int8)));
   CHECK_FALSE(f.store->block(view.blocks[1]).encoding == Hash128{});  // Still the encoded ones.
   // 60 blocks' planes take about 60 KiB of 256; 110 raw blocks of 2 KiB need most of those.
   const auto staging = f.stage(f.request("far", "doc", ids(16 * 110, 50'000)));
   REQUIRE(staging.ok());
-  CHECK(f.store->block(view.blocks[0]).plane0 != nullptr);
-  CHECK(f.store->block(view.blocks[1]).plane0 != nullptr);
-  CHECK(f.store->block(view.blocks[2]).plane0 == nullptr);
+  CHECK(f.store->block(view.blocks[0]).planes[0].data != nullptr);
+  CHECK(f.store->block(view.blocks[1]).planes[0].data != nullptr);
+  CHECK(f.store->block(view.blocks[2]).planes[0].data == nullptr);
   CHECK(f.store->plane_digests(view.blocks[2], 0, 0).empty());
   f.store->check();
   f.store->abandon(*staging);
-  REQUIRE(f.store->attach_planes(view.blocks[2]));
+  REQUIRE(f.store->attach_planes(view.blocks[2], f.coding(Medium::int8)));
   CHECK(f.store->block(view.blocks[2]).encoding == Hash128{});
   const BlockHandle gone = view.blocks[1];
   f.store->drop_context(a, name("c"));
@@ -430,4 +430,62 @@ TEST_CASE("staging and publication in steps: nothing is found before the end, an
     CHECK(f.receive(f.request("far", "doc", tokens, 2), 8).valid());  // It can come again.
     f.store->check();
   }
+}
+
+TEST_CASE("a finer copy is built on the planes of a coarser one, which stays as it is") {
+  Fixture f;
+  const auto tokens = ids(40);
+  const auto coarse = f.stage(f.request("far", "doc", tokens, 1, Medium::int4, 9'500));
+  Store::StagingView view;
+  REQUIRE(f.store->view(*coarse, view));
+  CHECK(view.first_plane == 0);
+  for (const BlockHandle handle : view.blocks) {
+    const PlaneView plane = f.store->block(handle).planes[0];
+    std::memset(plane.data, 3, plane.bytes);
+    f.write_rows(handle, 0, 5);
+  }
+  const auto held = f.publish(*coarse);
+  REQUIRE(held.ok());
+  const Hash128 encoding = f.store->block(f.view(*held).blocks[0]).encoding;
+
+  StageRequest request = f.request("far", "doc", tokens, 1, Medium::exact, 0);
+  request.build_on_planes = true;
+  const auto finer = f.stage(request);
+  REQUIRE(f.store->view(*finer, view));
+  CHECK(view.first_plane == 1);
+  const BlockView block = f.store->block(view.blocks[0]);
+  CHECK(block.encoding == encoding);
+  CHECK(static_cast<int>(block.planes[0].data[0]) == 3);
+  CHECK(block.raw != f.store->block(f.view(*held).blocks[0]).raw);
+  f.store->abandon(*finer);
+
+  request.build_on_planes = false;
+  const auto anew = f.stage(request);
+  REQUIRE(f.store->view(*anew, view));
+  CHECK(view.first_plane == 0);
+  f.store->abandon(*anew);
+  // Part of it held, part not: all planes of all of it are to come.
+  const auto longer = ids(80);
+  StageRequest more = f.request("far", "doc", longer, 2, Medium::exact, 0);
+  more.build_on_planes = true;
+  const auto mixed = f.stage(more);
+  REQUIRE(f.store->view(*mixed, view));
+  CHECK(view.first_plane == 0);
+  f.store->abandon(*mixed);
+  f.store->check();
+}
+
+TEST_CASE("what is cut is published by the planes that came, with their loss") {
+  Fixture f;
+  const auto staging = f.stage(f.request("far", "doc", ids(40), 1, Medium::exact, 0));
+  f.store->cut(*staging, Medium::int8, 40);
+  const auto version = f.publish(*staging);
+  REQUIRE(version.ok());
+  CHECK(f.view(*version).medium == Medium::int8);
+  CHECK(f.view(*version).epsilon_ppm == 40);
+  const BlockView block = f.store->block(f.view(*version).blocks[0]);
+  CHECK(block.came_coded);
+  CHECK(block.planes[1].data != nullptr);
+  CHECK(block.planes[2].data == nullptr);
+  f.store->check();
 }

@@ -182,12 +182,12 @@ TEST_CASE("offers: names, layouts, token counts and candidates out of bounds") {
   CHECK(refusal<Offer>(poked(offer, kTotals, 131, 8)) == MessageError::bad_count);
   CHECK(refusal<Offer>(poked(offer, kTotals + 8, 127, 8)) == MessageError::bad_range);
   CHECK(refusal<Offer>(poked(offer, kTotals + 8, 192, 8)) == MessageError::bad_range);
-  constexpr std::size_t kCounts = kTotals + 16 + 16 + 16 + 8 + 2 + 2 + 1 + 1;
-  CHECK(refusal<Offer>(poked(offer, kCounts - 3, 2, 1)) == MessageError::bad_enum);
-  CHECK(refusal<Offer>(poked(offer, kCounts - 1, kMediumCount, 1)) == MessageError::bad_enum);
+  constexpr std::size_t kCounts = kTotals + 16 + 16 + 16 + 8 + 2 + 2 + 1 + 1 + 1;
+  CHECK(refusal<Offer>(poked(offer, kCounts - 4, 2, 1)) == MessageError::bad_enum);
+  CHECK(refusal<Offer>(poked(offer, kCounts - 2, kMediumCount, 1)) == MessageError::bad_enum);
   CHECK(refusal<Offer>(poked(offer, kCounts, 0xFFFFFFFF, 4)) == MessageError::bad_count);
   CHECK(refusal<Offer>(poked(offer, kCounts, 3, 4)) == MessageError::bad_count);
-  CHECK(refusal<Offer>(poked(offer, kCounts + 4, 5, 1)) == MessageError::bad_count);
+  CHECK(refusal<Offer>(poked(offer, kCounts + 4, kMaxCandidates + 1, 1)) == MessageError::bad_count);
   CHECK(refusal<Offer>(poked(offer, kCounts + 5, 0, 1)) == MessageError::bad_enum);
   CHECK(refusal<Offer>(poked(offer, kCounts + 6, UINT64_MAX, 8)) == MessageError::bad_value);
 }

@@ -1,0 +1,62 @@
+// What a node needs to run the codecs: working memory, how fast they were, and how much room the runs
+// of the plane whose size varies turned out to need.
+//
+// Thread: the worker. Memory is taken when an agent brings a Layout, never while a transfer runs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "codec/codec.h"
+#include "engine/store/store.h"
+#include "kvrail/base/time.h"
+
+namespace kvrail::engine {
+
+class CodecWork {
+ public:
+  struct Speeds {
+    std::uint64_t encode_ns_per_mib = 0, decode_ns_per_mib = 0;  // until measured
+  };
+  explicit CodecWork(const Speeds& first) noexcept;
+
+  // Allocates: working memory for all coded media of the Layout.
+  void make_room(const Layout& layout);
+  [[nodiscard]] bool can(const Layout& layout, Medium medium) const noexcept;
+
+  // With the room that runs of plane 2 have needed so far. False: such rows can't be coded here, or
+  // would not get smaller.
+  [[nodiscard]] bool plan(const Layout& layout, Medium medium, std::uint32_t tail_rows, Coding& out) const noexcept;
+
+  enum class Encoded : std::uint8_t { ok, refused, too_large };
+  // One layer of the block into its planes. too_large: it did not fit; plan() says more from now on.
+  [[nodiscard]] Encoded encode(const Layout& layout, const Coding& coding, const BlockView& block,
+                               std::uint32_t layer) noexcept;
+  // The inverse, into the block's rows. False: the planes are no such code.
+  [[nodiscard]] bool decode(const Layout& layout, const Coding& coding, const BlockView& block,
+                            std::uint32_t layer) noexcept;
+
+  void learn_encode(Medium medium, TimeNs elapsed_ns, std::uint64_t bytes) noexcept;
+  void learn_decode(Medium medium, TimeNs elapsed_ns, std::uint64_t bytes) noexcept;
+  [[nodiscard]] std::uint64_t encode_ns(Medium medium, std::uint64_t bytes) const noexcept;
+  [[nodiscard]] std::uint64_t decode_ns(Medium medium, std::uint64_t bytes) const noexcept;
+
+ private:
+  struct AlignedFree {
+    void operator()(std::byte* memory) const noexcept;
+  };
+  using Aligned = std::unique_ptr<std::byte[], AlignedFree>;
+  void learn_room(const Layout& layout, Medium medium, std::uint32_t rows, std::uint64_t bytes) noexcept;
+  [[nodiscard]] std::uint64_t room_for(const Layout& layout, Medium medium, std::uint32_t rows) const noexcept;
+
+  std::array<Speeds, kMediumCount> speeds_{};
+  // Bits of plane 2 for 1,000 values, by medium and dtype. Grows as runs turn out larger.
+  std::array<std::array<std::uint64_t, 6>, kMediumCount> bits_per_1000_{};
+  Aligned scratch_, run_;  // of the codec; a run of plane 2 before its size is known
+  std::size_t scratch_bytes_ = 0, run_bytes_ = 0;
+};
+
+}  // namespace kvrail::engine
