@@ -1,6 +1,6 @@
 #include <string>
 
-#include "codec/planes.h"
+#include "codec/tokens.h"
 #include "kvrail/base/assert.h"
 
 namespace kvrail::codec {

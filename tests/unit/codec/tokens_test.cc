@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "codec/planes.h"
+#include "codec/tokens.h"
 #include "kvrail/base/prng.h"
 
 namespace kvrail::codec {
