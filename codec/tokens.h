@@ -12,7 +12,8 @@ namespace kvrail::codec {
 [[nodiscard]] std::size_t varint_bytes(std::span<const TokenId> tokens) noexcept;
 // `out` has room for varint_bytes(); returns what was written.
 std::size_t encode_tokens(std::span<const TokenId> tokens, std::span<std::byte> out) noexcept;
-// The number of ids; Code::corrupt where the bytes are no varints of 32 bits, or too many for `out`.
+// As many ids as `out` has room for; returns the bytes they took. Code::protocol_error, with the byte in
+// `detail`, where the input ends inside an id, or one is longer than it must be or than 32 bits.
 [[nodiscard]] Result<std::size_t> decode_tokens(std::span<const std::byte> in, std::span<TokenId> out);
 
 }  // namespace kvrail::codec
