@@ -1,0 +1,77 @@
+// topk and window: KV of some tokens only, at the positions that they were computed at.
+//
+// The choice is one set of tokens for all layers and heads, so what arrives is ordinary KV of fewer
+// tokens: a compact run, whose values go through any codec, and a list of positions. K keeps the
+// RoPE of its original position; the receiver attends to the rows that there are and counts on from
+// the total. Rows are never put back among zeros: a K of zeros scores 0, not minus infinity, and so
+// would draw attention. Delivery is terminal: such KV has no block hashes and is no base for
+// others.
+//
+//   memory.resize(tokens);
+//   auto kept = choose_topk(importance, tokens / 2, kSinks, kRecent, memory);
+//   encode_positions(kept, tokens, out);
+//   gather_rows(shape, run, first, kept, compact);           // run by run
+//   codec_for(Medium::int4)->encode(compact_shape, …);
+//
+// Agents that declare accepts_mask can be given a set for each head instead: encode_mask.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codec/codec.h"
+#include "codec/varint.h"
+#include "kvrail/base/result.h"
+
+namespace kvrail::codec {
+
+/// Tokens at the start that models lean on whatever they say, and the newest: both are kept.
+inline constexpr std::uint32_t kSinks = 4;
+inline constexpr std::uint32_t kRecent = 64;
+
+/// The `keep_count` tokens (all, where there are no more) that importance ranks highest, among them
+/// the first `sinks` and the last `recent`; where these are too many already, fewer of the recent,
+/// then of the sinks. Equal importance: the lower position; NaN is the lowest there is.
+/// `memory` has importance.size() places; the result, ascending, lies in it.
+[[nodiscard]] std::span<const std::uint32_t> choose_topk(std::span<const float> importance,
+                                                         std::uint32_t keep_count,
+                                                         std::uint32_t sinks, std::uint32_t recent,
+                                                         std::span<std::uint32_t> memory) noexcept;
+/// The last `n` of `tokens` tokens and the first `sinks`. `memory` has min(tokens, n + sinks)
+/// places.
+[[nodiscard]] std::span<const std::uint32_t> choose_window(
+    std::uint32_t tokens, std::uint32_t n, std::uint32_t sinks,
+    std::span<std::uint32_t> memory) noexcept;
+
+/// Positions as bytes, described in docs/codecs.md. They are ascending and below `total`.
+[[nodiscard]] std::size_t positions_bytes(std::span<const std::uint32_t> positions) noexcept;
+std::size_t encode_positions(std::span<const std::uint32_t> positions, std::uint32_t total,
+                             std::span<std::byte> out) noexcept;
+/// From a stranger: all of `in`, which lists at most out.size() positions below `total`. Returns
+/// them, in `out`; else protocol_error with the place and what is wrong.
+[[nodiscard]] Result<std::span<const std::uint32_t>> decode_positions(std::span<const std::byte> in,
+                                                                      std::uint32_t total,
+                                                                      std::span<std::uint32_t> out);
+
+/// How many of the ascending `positions` lie in [first, first + count).
+[[nodiscard]] std::uint32_t count_within(std::span<const std::uint32_t> positions,
+                                         std::uint32_t first, std::uint32_t count) noexcept;
+/// Copies the rows of `run`, whose tokens are `first` and on, that `positions` names, in order.
+/// `out` has room for count_within() rows. Returns how many.
+std::uint32_t gather_rows(const RunShape& shape, const RunView& run, std::uint32_t first,
+                          std::span<const std::uint32_t> positions, const MutableRun& out) noexcept;
+
+/// One head's tokens as a bitmap, a bit a token. `positions` as above.
+[[nodiscard]] constexpr std::size_t mask_bytes(std::uint32_t tokens) noexcept {
+  return (std::size_t{tokens} + 7) / 8;
+}
+void encode_mask(std::span<const std::uint32_t> positions, std::uint32_t tokens,
+                 std::span<std::byte> out) noexcept;
+/// From a stranger: exactly mask_bytes(tokens). Refuses bits behind the last token, more tokens
+/// than `out` has places, and a mask without any.
+[[nodiscard]] Result<std::span<const std::uint32_t>> decode_mask(std::span<const std::byte> in,
+                                                                 std::uint32_t tokens,
+                                                                 std::span<std::uint32_t> out);
+
+}  // namespace kvrail::codec
