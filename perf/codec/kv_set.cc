@@ -110,7 +110,7 @@ codec::MutableRun KvSet::run(std::uint32_t layer, std::uint32_t first,
 }
 
 KvSet KvSet::empty_like(Dtype of) const {
-  KvSet set{of, layers, tokens, kv_heads, head_dim, {}, {}, rope};
+  KvSet set{of, layers, tokens, kv_heads, head_dim, {}, {}, rope, {}};
   set.k.resize(set.side_bytes());
   set.v.resize(set.side_bytes());
   return set;
@@ -118,7 +118,9 @@ KvSet KvSet::empty_like(Dtype of) const {
 
 KvSet KvSet::head(std::uint32_t of_layers, std::uint32_t of_tokens) const {
   KVRAIL_ASSERT(of_layers <= layers && of_tokens <= tokens);
-  KvSet set{dtype, of_layers, of_tokens, kv_heads, head_dim, {}, {}, rope};
+  KvSet set{dtype, of_layers, of_tokens, kv_heads, head_dim, {}, {}, rope, {}};
+  if (!importance.empty())
+    set.importance.assign(importance.begin(), importance.begin() + of_tokens);
   for (std::uint32_t layer = 0; layer < of_layers; ++layer) {
     const codec::RunView rows = run(layer, 0, of_tokens);
     set.k.insert(set.k.end(), rows.k.begin(), rows.k.end());
@@ -129,7 +131,9 @@ KvSet KvSet::head(std::uint32_t of_layers, std::uint32_t of_tokens) const {
 
 KvSet KvSet::part(std::uint32_t first, std::uint32_t end) const {
   KVRAIL_ASSERT(first <= end && end <= tokens);
-  KvSet set{dtype, layers, end - first, kv_heads, head_dim, {}, {}, rope};
+  KvSet set{dtype, layers, end - first, kv_heads, head_dim, {}, {}, rope, {}};
+  if (!importance.empty())
+    set.importance.assign(importance.begin() + first, importance.begin() + end);
   if (set.rope) set.rope->first_position += first;
   for (std::uint32_t layer = 0; layer < layers; ++layer) {
     const codec::RunView rows = run(layer, first, set.tokens);

@@ -27,8 +27,9 @@ struct KvSet {
   std::uint32_t tokens = 0;
   std::uint32_t kv_heads = 0;
   std::uint32_t head_dim = 0;
-  std::vector<std::byte> k, v;  // each [layer][token][kv_head][dim]
-  std::optional<Rope> rope;     // empty: not known, K is taken as it is
+  std::vector<std::byte> k, v;    // each [layer][token][kv_head][dim]
+  std::optional<Rope> rope;       // empty: not known, K is taken as it is
+  std::vector<float> importance;  // of each token, from the agent; empty: it gives none
 
   [[nodiscard]] std::uint64_t row_values() const noexcept {
     return std::uint64_t{kv_heads} * head_dim;

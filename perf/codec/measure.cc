@@ -7,6 +7,7 @@
 
 #include "perf/codec/learned_basis.h"
 #include "perf/codec/medium_under_test.h"
+#include "perf/codec/sparse_medium.h"
 
 namespace kvrail::fidelity {
 namespace {
@@ -67,7 +68,7 @@ class Run {
     measured_.description = form(*kv) + "; attention of drawn queries";
     const Queries queries = proxy_queries(*kv);
     KvSet second_half;
-    if (wants_basis()) {
+    if (wants(draws_on_basis)) {
       const KvSet first_half = kv->part(0, kv->tokens / 2);
       second_half = kv->part(kv->tokens / 2, kv->tokens);
       learn(std::span(&first_half, 1));
@@ -81,9 +82,11 @@ class Run {
   }
 
   Result<Measured> model() {
-    auto trial = ModelTrial::open(options_.trial);
+    TrialOptions trial_options = options_.trial;
+    trial_options.importance = wants(is_sparse);
+    auto trial = ModelTrial::open(trial_options);
     if (!trial.ok()) return std::move(trial).error();
-    if (wants_basis()) {
+    if (wants(draws_on_basis)) {
       if (auto learned = learn_from_model(); !learned.ok()) return std::move(learned).error();
     }
     if (auto made = make_candidates(); !made.ok()) return std::move(made).error();
@@ -108,9 +111,9 @@ class Run {
            std::string(dtype_name(kv.dtype));
   }
 
-  [[nodiscard]] bool wants_basis() const {
+  [[nodiscard]] bool wants(bool (*kind)(std::string_view) noexcept) const {
     return std::any_of(options_.media.begin(), options_.media.end(),
-                       [](const std::string& name) { return draws_on_basis(name); });
+                       [&](const std::string& name) { return kind(name); });
   }
 
   void learn(std::span<const KvSet> sets) {

@@ -5,6 +5,7 @@
 #include "perf/codec/coded_medium.h"
 #include "perf/codec/ggml_medium.h"
 #include "perf/codec/lowrank_medium.h"
+#include "perf/codec/sparse_medium.h"
 
 namespace kvrail::fidelity {
 namespace {
@@ -14,6 +15,7 @@ constexpr std::array kCodedMedia{Medium::full, Medium::lossless, Medium::exact, 
 constexpr std::array kGgmlFormats{GgmlFormat::q8_0, GgmlFormat::q4_0};
 
 constexpr std::string_view kLowRank = "lowrank";
+constexpr std::array<std::string_view, 4> kSparse{"topk@50", "topk@25", "window@50", "window@25"};
 
 }  // namespace
 
@@ -23,6 +25,11 @@ std::vector<std::string> medium_names() {
     if (codec::codec_for(medium) != nullptr) names.emplace_back(medium_name(medium));
   }
   names.emplace_back(kLowRank);
+  for (const std::string_view name : kSparse) {
+    names.emplace_back(name);
+    if (codec::codec_for(Medium::int4) != nullptr)
+      names.push_back(std::string(name).append("+int4"));
+  }
   return names;
 }
 
@@ -52,6 +59,11 @@ Result<std::unique_ptr<MediumUnderTest>> make_medium(const std::string& name,
     if (!bits.ok()) return std::move(bits).error();
     return std::unique_ptr<MediumUnderTest>(std::make_unique<LowRankMedium>(name, *bits, context));
   }
+  if (is_sparse(name)) {
+    auto rule = sparse_rule(name);
+    if (!rule.ok()) return std::move(rule).error();
+    return std::unique_ptr<MediumUnderTest>(std::make_unique<SparseMedium>(name, *rule));
+  }
   std::string known;
   for (const auto& list : {medium_names(), comparison_names()}) {
     for (const std::string& valid : list) known.append(known.empty() ? "" : ", ").append(valid);
@@ -60,7 +72,7 @@ Result<std::unique_ptr<MediumUnderTest>> make_medium(const std::string& name,
                std::string("--media \"")
                        .append(name.substr(0, 32))
                        .append("\" is none of those there are: ") +
-                   known + " (and lowrank@BITS)"};
+                   known + " (and lowrank@BITS, topk@PERCENT+MEDIUM, leverage@…, window@…)"};
 }
 
 }  // namespace kvrail::fidelity

@@ -40,7 +40,7 @@ class MediumUnderTest {
   [[nodiscard]] virtual Status decode(KvSet& out) noexcept = 0;
   /// Of what encode() made last: all that a receiver needs beside the form of the set.
   [[nodiscard]] virtual std::uint64_t encoded_bits() const noexcept = 0;
-  /// The tokens that encode() kept, ascending; empty: all of them.
+  /// The tokens that decode() filled last, ascending; empty: all of them.
   [[nodiscard]] virtual std::span<const std::uint32_t> kept_tokens() const noexcept { return {}; }
 };
 
@@ -56,8 +56,8 @@ struct MediumContext {
 [[nodiscard]] std::vector<std::string> medium_names();
 /// Formats of others to compare with.
 [[nodiscard]] std::vector<std::string> comparison_names();
-/// By a name of either list, or "lowrank@BITS" with bits a value; else invalid_argument with the
-/// list. The basis must outlive the medium.
+/// By a name of either list, "lowrank@BITS" with bits a value, or as in sparse_medium.h; else
+/// invalid_argument with the list. The basis must outlive the medium.
 [[nodiscard]] Result<std::unique_ptr<MediumUnderTest>> make_medium(const std::string& name,
                                                                    const MediumContext& context);
 

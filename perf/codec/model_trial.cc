@@ -88,6 +88,11 @@ class Trial : public ModelTrial {
     auto context_tokens = read_context();
     if (!context_tokens.ok()) return std::move(context_tokens).error();
     Context context{reader_.kv(options_.dtype), {}};
+    if (options_.importance) {
+      auto importance = reader_.importance(read_);
+      if (!importance.ok()) return std::move(importance).error();
+      context.kv.importance = std::move(*importance);
+    }
     if (auto held = holder_.hold(context.kv, {}); !held.ok()) return std::move(held).error();
     const auto step = static_cast<std::uint32_t>(
         std::max<std::size_t>(1, sitting_.tokens.size() / kQueriesOfContext));
@@ -110,13 +115,14 @@ class Trial : public ModelTrial {
   }
 
  protected:
-  // Leaves the next context in reader_ and fills sitting_.
+  // Leaves the next context in reader_, its tokens in read_, and fills sitting_.
   virtual Result<void> read_context() = 0;
   virtual std::uint32_t positions_each() const = 0;
 
   model::Model model_;
   TrialOptions options_;
   TrialSession reader_, holder_;
+  std::vector<TokenId> read_;
   Sitting sitting_;
   std::vector<float> exact_;
 };
@@ -140,7 +146,8 @@ class FactTrial final : public Trial {
   Result<void> read_context() override {
     const std::vector<model::Fact> facts = source_.draw_close(options_.facts);
     reader_.session().truncate(0);
-    if (auto read = reader_.session().append(world_.document(facts)); !read.ok()) return read;
+    read_ = world_.document(facts);
+    if (auto read = reader_.session().append(read_); !read.ok()) return read;
     // All questions in one sitting, as in training: "?" once, then key and value after key and
     // value. Fed with the right words: the decoding of a right answer is the same run.
     sitting_ = Sitting{{world_.question_mark}, {}, true};
@@ -181,6 +188,7 @@ class TextTrial final : public Trial {
       text.push_back(draw(session.logits()));
     }
     session.truncate(context_tokens());
+    read_.assign(text.begin(), text.begin() + context_tokens());
     sitting_ = Sitting{{text.begin() + context_tokens(), text.end()}, {}, false};
     for (std::size_t at = 0; at + 1 < sitting_.tokens.size(); ++at)
       sitting_.answers.push_back({at, {sitting_.tokens[at + 1]}});

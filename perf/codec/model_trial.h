@@ -26,6 +26,7 @@ struct TrialOptions {
   std::uint32_t facts = 128;       // of a document, 96 to 128
   std::uint32_t positions = 1024;  // answer positions, at least
   std::uint64_t seed = 1;
+  bool importance = false;  // contexts say which tokens matter: TrialSession::importance()
 };
 
 /// Sums over answer positions; docs/codecs.md has the formulas of the figures.

@@ -33,14 +33,14 @@ std::string json_report(const std::vector<MediumFigures>& media) {
 
 std::string table_report(const std::vector<MediumFigures>& media) {
   const bool model = !media.empty() && media.front().answers.has_value();
-  std::string table = fmt::format("{:<9}{:>9}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8}{:>8}{:>8}{:>7}",
+  std::string table = fmt::format("{:<17}{:>9}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8}{:>8}{:>8}{:>7}",
                                   "medium", "bits/val", "NMSE K", "NMSE V", "attention", "of K",
                                   "of V", "enc", "dec", "memcpy", "exact");
   if (model)
     table += fmt::format("{:>10}{:>8}{:>9}{:>8}", "logit KL", "top-1", "accuracy", "extra");
   table += "\n";
   for (const MediumFigures& f : media) {
-    table += fmt::format("{:<9}{:>9.3f}{:>10.2e}{:>10.2e}{:>10.2e}{:>10.2e}{:>10.2e}", f.name,
+    table += fmt::format("{:<17}{:>9.3f}{:>10.2e}{:>10.2e}{:>10.2e}{:>10.2e}{:>10.2e}", f.name,
                          f.bits_per_value(), f.k.ratio(), f.v.ratio(), f.attention_error(),
                          f.bit_exact ? 0 : f.attention.k_only.ratio(),
                          f.bit_exact ? 0 : f.attention.v_only.ratio());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kvrail/base/assert.h"
 
@@ -14,7 +15,7 @@ TrialSession::TrialSession(const model::Model& model, std::uint32_t capacity)
 
 KvSet TrialSession::kv(Dtype dtype) const {
   const model::ModelShape& shape = session_.model().shape();
-  KvSet set{dtype, shape.layers, session_.length(), shape.kv_heads, shape.head_dim, {}, {}, {}};
+  KvSet set{dtype, shape.layers, session_.length(), shape.kv_heads, shape.head_dim, {}, {}, {}, {}};
   set = set.empty_like(dtype);
   codec::RopeRule rule;
   rule.base = shape.rope_base;
@@ -83,6 +84,73 @@ Result<std::vector<float>> TrialSession::logits_of(std::span<const TokenId> toke
   session_.tap_queries({});
   queries.count = static_cast<std::uint32_t>(queries.of_layer[0].size() / width);
   return logits;
+}
+
+namespace {
+
+// p over the keys of one KV head that a query sees, `rows` of them, `stride` apart.
+void attention_weights(const float* query, const float* keys, std::size_t stride,
+                       std::uint32_t head_dim, std::span<float> p) {
+  const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+  float greatest = -std::numeric_limits<float>::infinity();
+  for (std::size_t row = 0; row < p.size(); ++row) {
+    float score = 0;
+    for (std::uint32_t d = 0; d < head_dim; ++d) score += query[d] * keys[row * stride + d];
+    p[row] = score * scale;
+    greatest = std::max(greatest, p[row]);
+  }
+  double sum = 0;
+  for (float& weight : p) {
+    weight = std::exp(weight - greatest);
+    sum += weight;
+  }
+  for (float& weight : p) weight = static_cast<float>(weight / sum);
+}
+
+std::vector<float> lengths(const float* values, std::size_t stride, std::uint32_t head_dim,
+                           std::uint32_t rows) {
+  std::vector<float> result(rows);
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    float squares = 0;
+    for (std::uint32_t d = 0; d < head_dim; ++d)
+      squares += values[row * stride + d] * values[row * stride + d];
+    result[row] = std::sqrt(squares);
+  }
+  return result;
+}
+
+}  // namespace
+
+Result<std::vector<float>> TrialSession::importance(std::span<const TokenId> tokens) {
+  const model::ModelShape& shape = session_.model().shape();
+  const std::uint32_t held = session_.length();
+  const std::uint32_t group = shape.heads / shape.kv_heads;
+  std::vector<std::vector<float>> queries(shape.layers);
+  session_.tap_queries([&](std::uint32_t layer, std::uint32_t, std::span<const float> tile) {
+    queries[layer].insert(queries[layer].end(), tile.begin(), tile.end());
+  });
+  const auto read = session_.append(tokens);
+  session_.tap_queries({});
+  if (!read.ok()) return Error{read.error()};
+  std::vector<float> importance(held), p(session_.length());
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+    for (std::uint32_t head = 0; head < shape.heads; ++head) {
+      const std::size_t at = std::size_t{head / group} * shape.head_dim;
+      const float* keys = session_.key(layer).data() + at;
+      const std::vector<float> v =
+          lengths(session_.value(layer).data() + at, shape.kv_width(), shape.head_dim, held);
+      for (std::uint32_t t = 0; t < tokens.size(); ++t) {
+        const float* query =
+            queries[layer].data() + (std::size_t{t} * shape.heads + head) * shape.head_dim;
+        attention_weights(query, keys, shape.kv_width(), shape.head_dim,
+                          std::span(p).first(held + t + 1));
+        for (std::uint32_t row = 0; row < held; ++row)
+          importance[row] = std::max(importance[row], p[row] * v[row]);
+      }
+    }
+  }
+  session_.truncate(held);
+  return importance;
 }
 
 }  // namespace kvrail::fidelity

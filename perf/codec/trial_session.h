@@ -25,6 +25,11 @@ class TrialSession {
   /// The same, and the queries of every `step`th token.
   [[nodiscard]] Result<std::vector<float>> logits_of(std::span<const TokenId> tokens,
                                                      std::uint32_t step, Queries& queries);
+  /// Of each token held, should the session read them all once more: the greatest weight that any
+  /// head gives it while it does, times the length of its V there. Needs no question, and finds
+  /// what any question about the text would need (after KVzip, arXiv 2505.23416). `tokens` are
+  /// those held, from position 0 on; the session needs room for as many again.
+  [[nodiscard]] Result<std::vector<float>> importance(std::span<const TokenId> tokens);
 
  private:
   Result<void> import_rows(const KvSet& set, std::uint32_t row, std::uint32_t token,

@@ -71,7 +71,7 @@ inline std::string safetensors(const std::string& header, const std::string& dat
 /// Normal values; every fourth dim of K ten times as large, as real K has it.
 inline fidelity::KvSet random_set(Dtype dtype, std::uint32_t layers, std::uint32_t tokens,
                                   std::uint32_t kv_heads, std::uint32_t head_dim) {
-  fidelity::KvSet set{dtype, layers, tokens, kv_heads, head_dim, {}, {}, {}};
+  fidelity::KvSet set{dtype, layers, tokens, kv_heads, head_dim, {}, {}, {}, {}};
   set = set.empty_like(dtype);
   Prng random(7);
   std::vector<float> values(set.side_values());

@@ -151,7 +151,7 @@ TEST_CASE("kvrail-codec / the built-in model: four fields more, and ggml's forma
     }
     if (medium["name"] == "q4_0") CHECK(medium["logit_kl"].get<double>() > 0.0);
   }
-  for (const char* name : {"full", "lowrank", "q8_0", "q4_0"})
+  for (const char* name : {"full", "lowrank", "topk@50", "window@25", "q8_0", "q4_0"})
     CHECK(std::find(names.begin(), names.end(), name) != names.end());
 }
 
