@@ -42,14 +42,19 @@ std::uint32_t load16(const std::byte* at) noexcept {
 class Context {
  public:
   Context(Dtype dtype, std::uint32_t step_bits) noexcept
-      : base_(static_cast<std::int32_t>(step_bits >> 7) + (dtype == Dtype::bf16 ? 7 : -102)),
+      : base_(static_cast<std::int32_t>(step_bits >> 7) + (dtype == Dtype::bf16 ? 7 : -102) +
+              static_cast<std::int32_t>(kNoContexts)),
         shift_(dtype == Dtype::bf16 ? 7 : 10),
         mask_(dtype == Dtype::bf16 ? 0xffU : 0x1fU) {}
+  /// kNoContexts + the context, if it were not clamped to 0..15: in 0..2 * kNoContexts.
   [[nodiscard]] std::uint32_t of(std::uint32_t approximation) const noexcept {
     const auto exponent = static_cast<std::int32_t>((approximation >> shift_) & mask_);
-    return static_cast<std::uint32_t>(std::clamp(base_ - std::max(exponent, 1), 0,
-                                                 static_cast<std::int32_t>(kResidualContexts) - 1));
+    return static_cast<std::uint32_t>(base_ - std::max(exponent, 1));
   }
+  [[nodiscard]] static std::uint32_t clamped(std::uint32_t unclamped) noexcept {
+    return std::clamp(unclamped, kNoContexts, kNoContexts + 15U) - kNoContexts;
+  }
+  static constexpr std::uint32_t kNoContexts = 512;
 
  private:
   std::int32_t base_;
@@ -74,19 +79,38 @@ void for_groups(const ResidualSide& side, const Each& each) noexcept {
 
 using Parameters = std::array<std::uint8_t, kResidualContexts>;
 
-// How many residuals of each width, by context. Two tables take turns, so that one increment need
-// not wait for the one before.
+// The parameter of every unclamped context: a look-up instead of a clamp for each value.
+class ParameterTable {
+ public:
+  explicit ParameterTable(const Parameters& parameters) noexcept {
+    for (std::uint32_t i = 0; i < table_.size(); ++i) table_[i] = parameters[Context::clamped(i)];
+  }
+  [[nodiscard]] std::uint32_t operator[](std::uint32_t unclamped) const noexcept {
+    return table_[unclamped];
+  }
+
+ private:
+  std::array<std::uint8_t, 2 * Context::kNoContexts + 1> table_;
+};
+
+// How many residuals of each width, by context, from every group of a short side and every eighth
+// of a long one. Two tables take turns, so that one increment need not wait for the one before.
+constexpr std::uint64_t kSampledFrom = 256 * kTile;  // values of a long side
 using Widths = std::array<std::array<std::uint32_t, kResidualBits + 1>, kResidualContexts>;
 
 Widths count_widths(const ResidualSide& side, const std::byte* exact,
                     const std::byte* approximation) noexcept {
   std::array<Widths, 2> counts{};
+  const std::uint64_t stride = side.values < kSampledFrom ? 1 : 8;
+  std::uint64_t group = 0;
   for_groups(side, [&](std::uint64_t begin, std::uint32_t count, std::uint32_t step) {
+    if (group++ % stride != 0) return;
     const Context context(side.dtype, step);
     for (std::uint64_t i = begin; i < begin + count; ++i) {
       const std::uint32_t near = load16(approximation + 2 * i);
       const std::uint32_t z = folded(ordered(load16(exact + 2 * i)) - ordered(near));
-      ++counts[i % 2][context.of(near)][static_cast<std::size_t>(std::bit_width(z))];
+      ++counts[i % 2][Context::clamped(context.of(near))]
+              [static_cast<std::size_t>(std::bit_width(z))];
     }
   });
   for (std::size_t c = 0; c < kResidualContexts; ++c) {
@@ -181,22 +205,24 @@ class Reader {
   std::uint64_t bit_ = 0;
 };
 
-void write_side(const ResidualSide& side, const Parameters& parameters, const std::byte* exact,
+void write_side(const ResidualSide& side, const ParameterTable& parameters, const std::byte* exact,
                 const std::byte* approximation, Writer& writer) noexcept {
   for_groups(side, [&](std::uint64_t begin, std::uint32_t count, std::uint32_t step) {
     const Context context(side.dtype, step);
-    for (std::uint64_t i = begin; i < begin + count && !writer.full(); ++i) {
+    Writer local = writer;  // in registers: bytes that are written might be the writer's own
+    for (std::uint64_t i = begin; i < begin + count && !local.full(); ++i) {
       const std::uint32_t near = load16(approximation + 2 * i);
       const std::uint32_t z = folded(ordered(load16(exact + 2 * i)) - ordered(near));
       const std::uint32_t k = parameters[context.of(near)];
       const std::uint32_t zeros = z >> k;
       if (zeros < kEscape) {
         const std::uint64_t rest = z & ((1U << k) - 1U);
-        writer.put((rest << 1 | 1U) << zeros, zeros + 1 + k);
+        local.put((rest << 1 | 1U) << zeros, zeros + 1 + k);
       } else {
-        writer.put(std::uint64_t{z} << kEscape, kEscape + kResidualBits);
+        local.put(std::uint64_t{z} << kEscape, kEscape + kResidualBits);
       }
     }
+    writer = local;
   });
 }
 
@@ -231,7 +257,7 @@ std::uint64_t encode_residual(const std::array<ResidualSide, 2>& sides,
     const std::byte* const near = approximation[kv].data();
     const Parameters parameters = best_parameters(count_widths(sides[kv], from, near));
     Writer writer(out.subspan(used));
-    write_side(sides[kv], parameters, from, near, writer);
+    write_side(sides[kv], ParameterTable(parameters), from, near, writer);
     full = writer.full();
     if (full) break;
     put_parameters(parameters, out.data() + 1 + kv * kResidualContexts / 2);
@@ -264,19 +290,23 @@ bool decode_residual(const std::array<ResidualSide, 2>& sides, std::span<const s
   if (k_bytes > streams.size()) return false;
   Reader k_reader(streams.first(k_bytes));
   Reader v_reader(streams.subspan(k_bytes));
-  const Parameters k_parameters = parameters_at(plane.data() + 1);
-  const Parameters v_parameters = parameters_at(plane.data() + 1 + kResidualContexts / 2);
+  const ParameterTable k_parameters(parameters_at(plane.data() + 1));
+  const ParameterTable v_parameters(parameters_at(plane.data() + 1 + kResidualContexts / 2));
   const std::byte* v_scales = sides[1].scales;
   for_groups(sides[0], [&](std::uint64_t begin, std::uint32_t count, std::uint32_t step) {
     const Context k_context(sides[0].dtype, step);
     const Context v_context(sides[1].dtype, load16(v_scales));
     v_scales += 2;
+    Reader k_local = k_reader;  // in registers: bytes that are written might be the readers' own
+    Reader v_local = v_reader;
     for (std::uint64_t i = begin; i < begin + count; ++i) {
       std::byte* const k_at = rows[0].data() + 2 * i;
       std::byte* const v_at = rows[1].data() + 2 * i;
-      mend(k_at, k_reader.rice(k_parameters[k_context.of(load16(k_at))]));
-      mend(v_at, v_reader.rice(v_parameters[v_context.of(load16(v_at))]));
+      mend(k_at, k_local.rice(k_parameters[k_context.of(load16(k_at))]));
+      mend(v_at, v_local.rice(v_parameters[v_context.of(load16(v_at))]));
     }
+    k_reader = k_local;
+    v_reader = v_local;
   });
   return k_reader.done() && v_reader.done();
 }
