@@ -112,8 +112,11 @@ RunTally encode_planes(const PlaneRun& run, const RunView& in, std::span<std::by
       plain::encode(parts.rest, rows.data() + parts.whole_bytes, after(planes, parts), run.buffer,
                     tally);
     }
-    if (!tally.refused && !in_range(tally)) sum_again(cut, shape, rows, planes.scales, tally);
-    result.refused = result.refused || tally.refused;
+    if (tally.refused) {
+      result.refused = true;
+      continue;  // its sums may be Inf
+    }
+    if (!in_range(tally)) sum_again(cut, shape, rows, planes.scales, tally);
     result.noise += tally.squared_steps * (kOctet / 12.0);
     result.energy += tally.energy;
   }

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+// What AVX-512's later extensions add is of no use here, and every instruction set takes its time
+// to compile.
+#undef HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "codec/simd/planes.cc"
 #include <hwy/foreach_target.h>
