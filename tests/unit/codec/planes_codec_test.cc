@@ -171,8 +171,9 @@ TEST_CASE("planes / the error never exceeds three times the estimate, whatever t
       {"subnormal", [](std::uint64_t i) { return static_cast<float>(i % 7) * 0x1p-24F; }},
       {"ramp", [](std::uint64_t i) { return static_cast<float>(i % 64); }},
       {"edges of codes", [](std::uint64_t i) { return i % 64 == 0 ? 127.0F : 0.001F; }}};
-  for (const auto& [name, value] : shapes) {
-    const Run in = run_of(shape, value);
+  for (const auto& of : shapes) {
+    const char* const name = of.first;
+    const Run in = run_of(shape, of.second);
     const Coded coded = encode(*codec_for(Medium::exact), shape, in);
     CAPTURE(name);
     REQUIRE(coded.report.status.ok());
