@@ -14,6 +14,16 @@
 #include "kvrail/base/byte_order.h"
 
 namespace kvrail::codec {
+
+// 2^(index / 16 - 64). The sixteenths are written down, so that no library rounds them its way.
+float theta_of(std::uint16_t index) noexcept {
+  constexpr float kSixteenths[16] = {1.0F,          1.0442737824F, 1.0905077327F, 1.1387886347F,
+                                     1.1892071150F, 1.2418578120F, 1.2968395547F, 1.3542555469F,
+                                     1.4142135624F, 1.4768261460F, 1.5422108254F, 1.6104903319F,
+                                     1.6817928305F, 1.7562521604F, 1.8340080864F, 1.9152065614F};
+  return std::ldexp(kSixteenths[index % 16], index / 16 - 64);
+}
+
 namespace {
 
 using simd::kSumLanes;
@@ -21,15 +31,6 @@ using simd::kTileRows;
 
 // Magnitudes beyond this could overflow a sum of squares; it is also the bits' order.
 constexpr std::uint32_t kMostMagnitudeBits = std::bit_cast<std::uint32_t>(0x1p50F);
-
-// 2^(index / 16 - 64). The sixteenths are written down, so that no library rounds them its way.
-float theta_value(std::uint16_t index) noexcept {
-  constexpr float kSixteenths[16] = {1.0F,          1.0442737824F, 1.0905077327F, 1.1387886347F,
-                                     1.1892071150F, 1.2418578120F, 1.2968395547F, 1.3542555469F,
-                                     1.4142135624F, 1.4768261460F, 1.5422108254F, 1.6104903319F,
-                                     1.6817928305F, 1.7562521604F, 1.8340080864F, 1.9152065614F};
-  return std::ldexp(kSixteenths[index % 16], index / 16 - 64);
-}
 
 // Bits of one component: as many as gain at least θ.
 std::uint32_t bits_of(const float* gains, float theta) noexcept {
@@ -227,7 +228,7 @@ bool LowRank::Work::encode_side(Side side, const LowRank& codec, const RunShape&
   const bool turned = side == Side::k && !basis.frequencies().empty();
   RopeAngles angles(turned ? basis.frequencies() : std::span<const double>{},
                     codec.first_position_);
-  plan(side, theta_value(codec.theta_));
+  plan(side, theta_of(codec.theta_));
   BitWriter writer(out);
   for (std::size_t first = 0; first < shape.tokens; first += kTileRows) {
     const std::size_t count = std::min<std::size_t>(kTileRows, shape.tokens - first);
@@ -253,7 +254,7 @@ void LowRank::Work::decode_side(Side side, const LowRank& codec, const RunShape&
   const bool turned = side == Side::k && !basis.frequencies().empty();
   RopeAngles angles(turned ? basis.frequencies() : std::span<const double>{},
                     codec.first_position_);
-  plan(side, theta_value(codec.theta_));
+  plan(side, theta_of(codec.theta_));
   BitReader reader(in);
   std::fill_n(codes, kTileRows * segments * component_stride, 0);
   for (std::size_t first = 0; first < shape.tokens; first += kTileRows) {
@@ -273,7 +274,7 @@ void LowRank::Work::decode_side(Side side, const LowRank& codec, const RunShape&
 std::uint64_t lowrank_bytes(const Basis& basis, std::uint32_t layer, std::uint16_t theta,
                             std::uint32_t tokens) noexcept {
   if (tokens == 0) return 0;
-  const float value = theta_value(theta);
+  const float value = theta_of(theta);
   return kLowRankHeaderBytes + side_bytes(basis, layer, Side::k, value, tokens) +
          side_bytes(basis, layer, Side::v, value, tokens);
 }
@@ -349,7 +350,7 @@ Status LowRank::do_encode(const RunShape& shape, const RunView& in, const Mutabl
   if (shape.tokens > kMaxLowRankPosition - first_position_) return Status{Code::unsupported};
   Work work(*basis_, layer_, scratch.data());
   const std::uint64_t k_bytes =
-      side_bytes(*basis_, layer_, Side::k, theta_value(theta_), shape.tokens);
+      side_bytes(*basis_, layer_, Side::k, theta_of(theta_), shape.tokens);
   const std::uint64_t bytes = bound(shape, 0);
   std::byte* const body = out[0].data() + kLowRankHeaderBytes;
   Sums k, v;
@@ -381,7 +382,7 @@ Status LowRank::do_decode(const RunShape& shape, const Meta&, const Planes& in,
   if (load_le64(in[0].data() + 24) != digest(body)) return Status{Code::corrupt};
   Work work(*basis_, layer_, scratch.data());
   const std::uint64_t k_bytes =
-      side_bytes(*basis_, layer_, Side::k, theta_value(theta_), shape.tokens);
+      side_bytes(*basis_, layer_, Side::k, theta_of(theta_), shape.tokens);
   work.decode_side(Side::k, *this, shape, body.first(k_bytes), out.k);
   work.decode_side(Side::v, *this, shape, body.subspan(k_bytes), out.v);
   return {};

@@ -32,6 +32,8 @@ inline constexpr std::uint32_t kMaxLowRankPosition = (1U << 24) - 1;
 /// of `tokens` tokens, headers included. kMaxTheta (means only) where even that is too much.
 [[nodiscard]] std::uint16_t theta_for_rate(const Basis& basis, double bits_per_value,
                                            std::uint32_t tokens = 64) noexcept;
+/// The threshold itself, 2^(theta / 16 - 64): components have the bits that gain at least this.
+[[nodiscard]] float theta_of(std::uint16_t theta) noexcept;
 /// Of one layer's encoded run.
 [[nodiscard]] std::uint64_t lowrank_bytes(const Basis& basis, std::uint32_t layer,
                                           std::uint16_t theta, std::uint32_t tokens) noexcept;

@@ -133,22 +133,24 @@ LossProfile LossProfile::built_in() noexcept {
                               std::uint32_t extra_tokens_milli) {
     profile.media[static_cast<std::size_t>(medium)] = {epsilon_ppm, 1000, extra_tokens_milli};
   };
-  // Exact media keep the zeros. The figures for int8 and int4 are the error of their quantisers on
-  // normalised data; those for what leaves tokens out are guesses on the careful side. All hold
-  // only until a model has been calibrated.
+  // Exact media keep the zeros. topk, at half of the tokens, and lowrank, at 8x, are as measured in
+  // perf/model/recall.profile.toml. So is the ε of int8 and int4, but that model forgives more than
+  // others do: their κ and extra tokens stay on the careful side. window and summary are guesses.
+  // All hold only until a model has been calibrated.
   set(Medium::int8, 40, 0);
   set(Medium::int4, 9'500, 1'000);
-  set(Medium::topk, 50'000, 16'000);
-  set(Medium::lowrank, 30'000, 8'000);
+  profile.media[static_cast<std::size_t>(Medium::topk)] = {508'000, 459, 96'000};
+  profile.media[static_cast<std::size_t>(Medium::lowrank)] = {10'300, 24, 0};
   set(Medium::window, 100'000, 64'000);
   set(Medium::summary, 200'000, 128'000);
   return profile;
 }
 
-std::size_t candidates(const SenderFacts& facts, const LossProfile& loss,
+std::size_t candidates(const SenderFacts& facts, const DepthLoss& by_depth,
                        std::array<CandidateCost, kMaxCandidates>& out, const char** why) noexcept {
   KVRAIL_ASSERT(why != nullptr && facts.layout.block_tokens > 0);
   *why = "";
+  const LossProfile& loss = by_depth.at(facts.total_tokens);
   std::array<CandidateCost, kOffered.size()> found{};
   std::size_t count = 0;
   const auto consider = [&](Medium medium) {

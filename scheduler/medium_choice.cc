@@ -54,14 +54,14 @@ std::uint64_t choice_key(std::span<const CandidateCost> candidates,
 }  // namespace
 
 struct MediumChooser::State {
-  State(const LossProfile& profile, std::uint32_t slots)
+  State(const DepthLoss& profile, std::uint32_t slots)
       : loss(profile), residuals(slots), choices(slots) {}
-  LossProfile loss;
+  DepthLoss loss;
   KeyedTable<std::int64_t> residuals;  // log2(observed / predicted), Q32
   KeyedTable<LastChoice> choices;
 };
 
-MediumChooser::MediumChooser(const LossProfile& loss, std::uint32_t table_slots)
+MediumChooser::MediumChooser(const DepthLoss& loss, std::uint32_t table_slots)
     : state_(std::make_unique<State>(loss, table_slots)) {}
 MediumChooser::~MediumChooser() = default;
 
@@ -125,7 +125,7 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
   std::array<std::int64_t*, kMaxCandidates> residuals{};
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     CostLine& line = pick.lines[i];
-    line = cost_line(candidates[i], facts, state_->loss);
+    line = cost_line(candidates[i], facts, state_->loss.at(facts.total_tokens));
     residuals[i] = state_->residuals.find(residual_key(lane, line.medium, line.bytes));
     finish_cost(line, facts, residuals[i] == nullptr ? 0 : *residuals[i]);
   }
@@ -155,7 +155,7 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
 bool MediumChooser::any_allowed(std::span<const CandidateCost> candidates,
                                 const ReceiverFacts& facts) const noexcept {
   return std::any_of(candidates.begin(), candidates.end(), [&](const CandidateCost& it) {
-    return cost_line(it, facts, state_->loss).allowed;
+    return cost_line(it, facts, state_->loss.at(facts.total_tokens)).allowed;
   });
 }
 

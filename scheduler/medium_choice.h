@@ -25,6 +25,23 @@ struct LossProfile {
   std::array<MediumLoss, kMediumCount> media;
   [[nodiscard]] static LossProfile built_in() noexcept;
 };
+// The same by context depth, as a calibration measures it (engine/config/profile.h).
+struct DepthLoss {
+  static constexpr std::size_t kDepths = 4;
+  // Rising; the first that is not exceeded counts, the last for all that is deeper.
+  std::array<std::uint64_t, kDepths> up_to_tokens;
+  std::array<LossProfile, kDepths> depths;
+  // At every depth the same.
+  DepthLoss(const LossProfile& all = LossProfile::built_in()) noexcept {
+    up_to_tokens.fill(UINT64_MAX);
+    depths.fill(all);
+  }
+  [[nodiscard]] const LossProfile& at(std::uint64_t tokens) const noexcept {
+    std::size_t depth = 0;
+    while (depth + 1 < kDepths && tokens > up_to_tokens[depth]) ++depth;
+    return depths[depth];
+  }
+};
 
 // One way to make the transfer, as offered; sizes follow bytes = fixed + block*missing + tail.
 struct CandidateCost {
@@ -65,7 +82,7 @@ struct SenderFacts {
   std::uint64_t nic_arrivals_milli_per_s = 0;  // λ̂: with it the price counts the bytes offered too
 };
 // Fills `out` best guess first; returns the count (0: nothing is possible, with the reason in why).
-[[nodiscard]] std::size_t candidates(const SenderFacts& facts, const LossProfile& loss,
+[[nodiscard]] std::size_t candidates(const SenderFacts& facts, const DepthLoss& by_depth,
                                      std::array<CandidateCost, kMaxCandidates>& out,
                                      const char** why) noexcept;
 
@@ -133,7 +150,7 @@ struct Pick {
 // x1/2..2, and the last choice per (pair, size octave, missing octave, backlog octave).
 class MediumChooser {
  public:
-  explicit MediumChooser(const LossProfile& loss, std::uint32_t table_slots = 4096);
+  explicit MediumChooser(const DepthLoss& loss, std::uint32_t table_slots = 4096);
   MediumChooser(const MediumChooser&) = delete;
   MediumChooser& operator=(const MediumChooser&) = delete;
   ~MediumChooser();

@@ -212,6 +212,7 @@ Readers top_readers(Config& c, std::string_view file) {
           {"tcp", section(file, "tcp", tcp_readers(c))},
           {"shm", section(file, "shm", {{"listen", text(c.shm_listen)}})},
           {"transfer", section(file, "transfer", transfer_readers(c))},
+          {"codec", section(file, "codec", {{"profile", text(c.profile)}})},
           {"log", section(file, "log", log_readers(c))},
           {"peer", list(c.peers, file, "peer", [](PeerConfig& peer) {
              return Readers{{"address", text(peer.address)}, {"transport", text(peer.transport)}};

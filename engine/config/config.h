@@ -68,6 +68,8 @@ struct Config {
   std::uint32_t window_tokens = 0;
   TimeNs keepalive_ns = kSecondNs;
   TimeNs dead_after_ns = 2'500 * kMillisecondNs;
+  // [codec]
+  std::string profile;             // a file of kvrail-calibrate; empty: the built-in figures
   // [log]
   std::string log_level = "info";
   // [[peer]]

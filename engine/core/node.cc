@@ -48,7 +48,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       clock_(clock),
       store_(std::move(store)),
       scheduler_(options.scheduler),
-      loss_(scheduler::LossProfile::built_in()),
+      loss_(options.loss),
       chooser_(loss_),
       arbiter_({options.limits.max_lanes, options.store.max_tenants, options.limits.max_in, 1}),
       scratch_(options.limits.scratch_bytes),

@@ -18,6 +18,7 @@
 #include "kvrail/base/result.h"
 #include "kvrail/base/time.h"
 #include "kvrail/types.h"
+#include "scheduler/medium_choice.h"
 #include "scheduler/scheduler.h"
 #include "transport/transport.h"
 
@@ -44,6 +45,7 @@ struct NodeOptions {
   NodeLimits limits;
   StoreOptions store;
   scheduler::SchedulerOptions scheduler;     // its slice is the node's slice
+  scheduler::DepthLoss loss;                 // what media lose: built in, or of a calibration
   bool integrity = true;                     // digests of every 64 KiB, verified by the receiver
   Medium policy = Medium::automatic;         // automatic: adaptive; else forced on every send
   std::uint32_t eager_limit_bytes = 16 * 1024;  // 0: never

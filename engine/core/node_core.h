@@ -396,7 +396,7 @@ class Node::Core {
   Clock& clock_;
   std::unique_ptr<Store> store_;
   scheduler::Scheduler scheduler_;
-  scheduler::LossProfile loss_;
+  scheduler::DepthLoss loss_;
   scheduler::MediumChooser chooser_;
   scheduler::Arbiter arbiter_;
   Scratch scratch_;

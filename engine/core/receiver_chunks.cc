@@ -116,7 +116,7 @@ bool Node::Core::cut_in(std::uint32_t index) noexcept {
   while (whole + 1 < shape.plane_count() && in.received.covers(0, payload.starts[(whole + 1) * shape.runs()])) ++whole;
   if (whole == 0) return false;
   const Medium reached = shape.first_plane + whole == 1 ? Medium::int4 : Medium::int8;
-  const scheduler::MediumLoss& loss = loss_.media[static_cast<std::size_t>(reached)];
+  const scheduler::MediumLoss& loss = loss_.at(in.tokens.size()).media[static_cast<std::size_t>(reached)];
   const std::uint64_t epsilon = std::uint64_t{in.source_epsilon_ppm} + loss.epsilon_ppm;
   if (scheduler::fidelity_ppm(loss, epsilon) < in.fidelity_floor_ppm) return false;
   in.medium = in.coding.medium = reached;

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/config/profile.h"
+
 namespace kvrail::engine {
 namespace {
 
@@ -102,7 +104,7 @@ Result<void> Host::build() {
   auto page = mempool::Arena::create({.bytes = sizeof(StatusPage), .name = "kvrail-status"});
   if (!page.ok()) return std::move(page).error();
   status_page_ = std::move(page).value();
-  for (const auto step : {&Host::check_memory, &Host::build_key, &Host::build_tcp, &Host::build_shm, &Host::build_node,
+  for (const auto step : {&Host::check_memory, &Host::read_profile, &Host::build_key, &Host::build_tcp, &Host::build_shm, &Host::build_node,
                           &Host::build_sessions}) {
     if (auto done = (this->*step)(); !done.ok()) return done;
   }
@@ -118,6 +120,14 @@ Result<void> Host::build_key() {
   if (!loaded.ok()) return std::move(loaded).error();
   psk_ = std::move(loaded.value().psk);
   if (!loaded.value().warning.empty()) log_(LogLevel::warning, loaded.value().warning);
+  return {};
+}
+
+Result<void> Host::read_profile() {
+  if (config_.profile.empty()) return {};
+  auto profile = load_profile(config_.profile);
+  if (!profile.ok()) return Error{profile.status(), "codec.profile: " + profile.error().message};
+  loss_ = loss_of(profile.value());
   return {};
 }
 
@@ -170,6 +180,7 @@ NodeOptions Host::node_options() const {
   options.store.hugetlb = config_.hugepages;
   options.store.lock_memory = config_.lock_memory;
   options.scheduler.slice_ns = config_.slice_ns;
+  options.loss = loss_;
   options.integrity = config_.integrity;
   options.policy = config_.policy;
   options.eager_limit_bytes = config_.eager_limit_bytes;

@@ -78,6 +78,7 @@ class Host {
   Host(const Config& config, Clock& clock, LogSink log);
   [[nodiscard]] Result<void> build();
   [[nodiscard]] Result<void> check_memory();   // preflight.cc
+  [[nodiscard]] Result<void> read_profile();
   [[nodiscard]] Result<void> build_key();
   [[nodiscard]] Result<void> build_tcp();
   [[nodiscard]] Result<void> build_shm();
@@ -92,6 +93,7 @@ class Host {
   void watch(TimeNs now_ns);
 
   Config config_;
+  scheduler::DepthLoss loss_;
   Clock& clock_;
   LogSink log_;
   NodeId node_id_ = 0;

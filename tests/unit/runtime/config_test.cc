@@ -43,6 +43,8 @@ pacing = "1 Gbit/s"
 [transfer]
 medium = "int8"
 integrity = false
+[codec]
+profile = "/etc/kvrail/model.profile.toml"
 [[peer]]
 address = "127.0.0.1:7401"
 [[peer]]
@@ -59,6 +61,7 @@ transport = "shm"
   CHECK(c.pacing_bytes_per_s == 125'000'000);
   CHECK(c.policy == Medium::int8);
   CHECK_FALSE(c.integrity);
+  CHECK(c.profile == "/etc/kvrail/model.profile.toml");
   REQUIRE(c.peers.size() == 2);
   CHECK(c.peers[1].transport == "shm");
   REQUIRE(c.tenants.size() == 1);
