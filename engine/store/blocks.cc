@@ -48,6 +48,18 @@ bool Store::State::find_slot(const NewBlock& request, BlockRecord& block) noexce
   return true;
 }
 
+Store::State::NewBlock Store::State::new_block(const VersionRecord& version, std::uint32_t i, const Hash128& parent,
+                                               std::size_t tokens) noexcept {
+  NewBlock request;
+  request.tenant = version.tenant;
+  request.hash = version.hashes[i];
+  request.parent = parent;
+  request.shape = BlockShape::of(version.layout);
+  request.tokens = static_cast<std::uint32_t>(tokens);
+  request.slot_bytes = version.layout.block_bytes();
+  return request;
+}
+
 Result<BlockHandle> Store::State::make_block(const NewBlock& request) noexcept {
   TenantRecord& tenant = *tenants.get(request.tenant);
   while (options.tenant_max_blocks != 0 && tenant.blocks >= options.tenant_max_blocks &&

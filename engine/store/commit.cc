@@ -186,17 +186,11 @@ class CommitWork {
   }
 
   [[nodiscard]] Status make(std::uint32_t i, const Place& place, SlotHandle slot) noexcept {
-    Store::State::NewBlock request;
-    request.tenant = agent_.tenant;
-    request.hash = version_.hashes[i];
-    request.parent = parent_of(i);
-    request.shape = BlockShape::of(agent_.layout);
-    request.tokens = static_cast<std::uint32_t>(part(i).size());
+    Store::State::NewBlock request = Store::State::new_block(version_, i, parent_of(i), part(i).size());
     request.epsilon_ppm = open_.epsilon_ppm;
     request.slot = slot;
     request.own_arena = place.memory->id;
     request.own_offset = place.offset;
-    request.slot_bytes = agent_.block_bytes;
     const auto made = state_.make_block(request);
     if (!made) {
       return made.status();

@@ -148,14 +148,8 @@ class StageWork {
   }
 
   [[nodiscard]] Status add_block(std::uint32_t i) noexcept {
-    Store::State::NewBlock request;
-    request.tenant = version_.tenant;
-    request.hash = version_.hashes[i];
-    request.parent = parent_of(i);
-    request.shape = BlockShape::of(version_.layout);
-    request.tokens = static_cast<std::uint32_t>(part(i).size());
+    Store::State::NewBlock request = Store::State::new_block(version_, i, parent_of(i), part(i).size());
     request.epsilon_ppm = staging_.epsilon_ppm;
-    request.slot_bytes = version_.layout.block_bytes();
     request.coding = staging_.coding;
     // Planes are coded over whole blocks, and a window is never merged with anything.
     const bool may_grow = i == staging_.first_missing && version_.medium == Medium::full;

@@ -71,6 +71,9 @@ struct Store::State {
     std::uint64_t slot_bytes = 0;
     Coding coding;  // a coded medium: with its planes
   };
+  // The i-th block of an open version, of `tokens` behind `parent`; its slot and its loss are the caller's to say.
+  [[nodiscard]] static NewBlock new_block(const VersionRecord& version, std::uint32_t i, const Hash128& parent,
+                                          std::size_t tokens) noexcept;
   // A block with one reference that nothing finds yet. On failure nothing is kept.
   [[nodiscard]] Result<BlockHandle> make_block(const NewBlock& request) noexcept;
   [[nodiscard]] SlotHandle make_slot(mempool::RegionId arena, std::uint64_t offset,
