@@ -1,14 +1,12 @@
 #include "engine/ipc/socket_io.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace kvrail::engine::ipc {
 namespace {
@@ -17,7 +15,13 @@ Error path_error(Code code, int error, const std::string& what) {
   return Error{{code, Scope::engine, error}, what};
 }
 
-Result<sockaddr_un> address_of(const std::string& path) {
+const sockaddr* generic(const sockaddr_un& address) noexcept {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+}  // namespace
+
+Result<sockaddr_un> socket_address(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
@@ -28,34 +32,6 @@ Result<sockaddr_un> address_of(const std::string& path) {
   std::memcpy(address.sun_path, path.data(), path.size());
   return address;
 }
-
-const sockaddr* generic(const sockaddr_un& address) noexcept {
-  return reinterpret_cast<const sockaddr*>(&address);
-}
-
-// A socket file that nobody listens on is what a killed engine leaves; only that may be removed.
-bool is_stale_socket(const std::string& path, const sockaddr_un& address) noexcept {
-  struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return false;
-  const UniqueFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return probe && ::connect(probe.get(), generic(address), sizeof(address)) != 0 &&
-         errno == ECONNREFUSED;
-}
-
-// Held while a stale socket is replaced: of two engines that start at once, the second must not take the
-// first one's new socket, bound and not yet listening, for a stale one. It takes microseconds; whoever
-// holds the folder for a second has other reasons, and is not waited for.
-UniqueFd lock_folder_of(const std::string& path) noexcept {
-  const std::size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  for (int tries = 0; fd && tries < 100 && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++tries) {
-    static_cast<void>(::poll(nullptr, 0, 10));
-  }
-  return fd;
-}
-
-}  // namespace
 
 SendOutcome send_message(int socket, std::span<const std::byte> message,
                          std::span<const int> fds) noexcept {
@@ -112,9 +88,13 @@ ReceiveOutcome receive_message(int socket, Received& out) noexcept {
   header.msg_control = control.data();
   header.msg_controllen = control.size();
   ssize_t received = 0;
-  do {
+  bool reset = false;
+  for (;;) {
     received = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (received < 0 && errno == EINTR);
+    if (received >= 0 || (errno != EINTR && errno != ECONNRESET)) break;
+    // Told once, and before what the other side said last: it closed without reading all of ours.
+    if (errno == ECONNRESET && std::exchange(reset, true)) break;
+  }
   if (received < 0) {
     return errno == EAGAIN ? ReceiveOutcome::none : ReceiveOutcome::closed;
   }
@@ -136,35 +116,8 @@ bool wait_readable(int fd, TimeNs timeout_ns) noexcept {
   return ::ppoll(&entry, 1, timeout_ns == kNever ? nullptr : &timeout, nullptr) > 0;
 }
 
-Result<UniqueFd> listen_at(const std::string& path, unsigned mode, int backlog) {
-  const Result<sockaddr_un> address = address_of(path);
-  if (!address.ok()) return address.error();
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return path_error(Code::io_error, errno, "cannot make a Unix socket");
-  const UniqueFd lock = lock_folder_of(path);
-  if (is_stale_socket(path, *address)) ::unlink(path.c_str());
-  // Before bind() there is no file, after it nobody can connect until listen(): so the mode is right
-  // at the first moment that it matters.
-  if (::bind(socket.get(), generic(*address), sizeof(*address)) != 0) {
-    const int error = errno;
-    if (error == EADDRINUSE) {
-      return path_error(Code::address_in_use, error,
-                        "socket " + path + " is in use: stop the engine that listens there, or set another path");
-    }
-    return path_error(error == EACCES ? Code::permission_denied : Code::io_error, error,
-                      "cannot bind the socket " + path + ": " + std::strerror(error) +
-                          (error == ENOENT ? "; make its folder, or set another path" : ""));
-  }
-  if (::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), backlog) != 0) {
-    const int error = errno;
-    ::unlink(path.c_str());
-    return path_error(Code::io_error, error, "cannot listen at " + path + ": " + std::strerror(error));
-  }
-  return socket;
-}
-
 Result<UniqueFd> connect_to(const std::string& path) {
-  const Result<sockaddr_un> address = address_of(path);
+  const Result<sockaddr_un> address = socket_address(path);
   if (!address.ok()) return address.error();
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return path_error(Code::limit, errno, "cannot make a Unix socket: raise the limit of open files");

@@ -2,6 +2,8 @@
 // Threads: any; each call stands alone.
 #pragma once
 
+#include <sys/un.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -74,6 +76,8 @@ struct Received {
 // Waits until the socket is readable or the deadline has passed; false then. Client side only.
 [[nodiscard]] bool wait_readable(int fd, TimeNs timeout_ns) noexcept;
 
+[[nodiscard]] Result<sockaddr_un> socket_address(const std::string& path);
+// listen.cc: the engine only.
 [[nodiscard]] Result<UniqueFd> listen_at(const std::string& path, unsigned mode, int backlog);
 [[nodiscard]] Result<UniqueFd> connect_to(const std::string& path);
 

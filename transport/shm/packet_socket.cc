@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kvrail/base/assert.h"
+#include "transport/socket_file.h"
 
 namespace kvrail::transport::shm {
 namespace {
@@ -56,21 +57,9 @@ Result<UniqueFd> listen_on(const std::string& path) {
   const socklen_t length = fill_address(path, address);
   UniqueFd made = new_socket();
   if (!made.valid()) return listen_error(path, errno);
-  int rc = ::bind(made.get(), reinterpret_cast<const sockaddr*>(&address), length);
-  if (rc != 0 && errno == EADDRINUSE && path[0] == '/') {
-    // Nobody listens behind a name that refuses: a process that was killed left it.
-    // Anything else of that name refuses as well, and is somebody's file.
-    struct stat info {};
-    UniqueFd probe;
-    if (::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) &&
-        connect_to(path, probe).detail == ECONNREFUSED) {
-      ::unlink(path.c_str());
-      rc = ::bind(made.get(), reinterpret_cast<const sockaddr*>(&address), length);
-    } else {
-      errno = EADDRINUSE;
-    }
-  }
-  if (rc != 0) return listen_error(path, errno);
+  const FolderLock lock(path);
+  remove_stale_socket(path);
+  if (::bind(made.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return listen_error(path, errno);
   if (path[0] == '/') ::chmod(path.c_str(), 0600);
   if (::listen(made.get(), kBacklog) != 0) return listen_error(path, errno);
   return made;

@@ -3,11 +3,16 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
+#include <chrono>
 #include <csignal>
+#include <future>
 #include <thread>
 
 #include <algorithm>
@@ -17,6 +22,7 @@
 
 #include "tests/support/payload_builder.h"
 #include "tests/unit/transport/shm_fixture.h"
+#include "transport/socket_file.h"
 
 using namespace kvrail;
 using namespace kvrail::transport;
@@ -168,6 +174,46 @@ TEST_CASE("socket paths: in use, left behind by a dead process, nonsense") {
   CHECK(listen_on(file).status().code == Code::address_in_use);
   CHECK(::access(file.c_str(), F_OK) == 0);  // whatever it is, it is not ours to remove
   ::unlink(file.c_str());
+}
+
+TEST_CASE("of engines that start at once on one path, over a dead one's socket, one has it and can be reached") {
+  const std::string path = "/tmp/kvrail-shm-race-" + std::to_string(::getpid());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::copy(path.begin(), path.end(), address.sun_path);
+  std::future<Code> other;
+  UniqueFd first(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  {
+    // Stopped where it was taken for a dead one: bound, not yet listening.
+    const FolderLock lock(path);
+    REQUIRE(::bind(first.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+    other = std::async(std::launch::async, [&] { return listen_on(path).status().code; });
+    // Time for it to do wrong; whoever does right waits for the lock.
+    static_cast<void>(other.wait_for(std::chrono::milliseconds(50)));
+    REQUIRE(::listen(first.get(), 8) == 0);
+  }
+  CHECK(other.get() == Code::address_in_use);
+  UniqueFd dialled;
+  CHECK(connect_to(path, dialled).ok());
+  first = UniqueFd();
+  for (int round = 0; round < 100; ++round) {
+    // The name of the round before is still there, and nobody listens.
+    constexpr std::size_t kEngines = 3;
+    std::barrier together(kEngines);
+    std::array<std::future<Result<UniqueFd>>, kEngines> engines;
+    for (auto& engine : engines) {
+      engine = std::async(std::launch::async, [&] {
+        together.arrive_and_wait();
+        return listen_on(path);
+      });
+    }
+    std::vector<Result<UniqueFd>> ends;
+    for (auto& engine : engines) ends.push_back(engine.get());
+    CHECK(std::count_if(ends.begin(), ends.end(), [](const auto& end) { return end.ok(); }) == 1);
+    UniqueFd reached;
+    CHECK(connect_to(path, reached).ok());
+  }
+  ::unlink(path.c_str());
 }
 
 TEST_CASE("a sender that closes and reuses its memory: the receiver reports no such chunk") {
