@@ -23,7 +23,7 @@ using engine::ipc::SubmitRecord;
 Deadline call_deadline() noexcept { return Deadline(kCallTimeout); }
 
 std::uint32_t to_ppm(double fraction) noexcept {
-  return static_cast<std::uint32_t>(std::lround(std::clamp(fraction, 0.0, 1.0) * 1e6));
+  return static_cast<std::uint32_t>(std::lround(fraction * 1e6));
 }
 
 Error bad_name(const Error& error, std::string_view text, const char* what) {
@@ -40,7 +40,11 @@ Result<SubmitRecord> transfer_record(Command command, std::string_view context, 
   const Result<Name> name = make_name(context);
   if (!name.ok()) return bad_name(name.error(), context, "context");
   if (options.deadline.count() < 0) return Error{{Code::timed_out}, "the deadline has passed already"};
-  if (!std::isfinite(options.fidelity_floor)) return Error{{Code::invalid_argument}, "a fidelity floor is 0 to 1"};
+  // Not a number is in no range.
+  if (!(options.fidelity_floor >= 0.0 && options.fidelity_floor <= 1.0)) {
+    return Error{{Code::invalid_argument}, "fidelity_floor " + std::to_string(options.fidelity_floor) +
+                                               " is out of range: 0 (any loss) to 1 (no loss)"};
+  }
   SubmitRecord record;
   record.command = command;
   record.name = *name;
