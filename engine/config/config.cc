@@ -18,32 +18,42 @@ namespace {
 
 constexpr std::size_t kMaxConfigBytes = 1 << 20;
 
-// Where a message says what is wrong: "kvraild.toml:7: runtime.slice: ...".
+// Where a message says what is wrong: "kvraild.toml:7: runtime.slice: ...". Of several tables of one name, `slot` is
+// what tells them apart.
 class Place {
  public:
-  Place(std::string_view file, std::string section) : file_(file), section_(std::move(section)) {}
+  Place(ConfigSource& source, std::string section, std::string slot = {})
+      : source_(source), section_(std::move(section)), slot_(slot.empty() ? section_ : std::move(slot)) {}
+  void note(const toml::key& key) const {
+    source_.lines.insert_or_assign(slot_ + "." + std::string(key.str()), key.source().begin.line);
+  }
   [[nodiscard]] Error error(const toml::key& key, const std::string& what) const {
     return at(key.source().begin.line, key.str(), what);
   }
   [[nodiscard]] Error at(std::uint64_t line, std::string_view key, const std::string& what) const {
     const std::string name = section_.empty() ? std::string(key) : section_ + "." + std::string(key);
     return Error{{Code::invalid_argument, Scope::engine},
-                 file_ + ":" + std::to_string(line) + ": " + name + ": " + what};
+                 source_.file + ":" + std::to_string(line) + ": " + name + ": " + what};
   }
 
  private:
-  std::string file_;
+  ConfigSource& source_;
   std::string section_;
+  std::string slot_;
 };
 
 // One key: reads its node into the struct, or says what is wrong with the value.
 using Reader = std::function<std::optional<std::string>(const toml::node&)>;
 using Readers = std::map<std::string, Reader, std::less<>>;
 
-Reader text(std::string& out) {
-  return [&out](const toml::node& node) -> std::optional<std::string> {
+// `left_out`: what leaving the key out means, where that is allowed.
+Reader text(std::string& out, const char* left_out = nullptr) {
+  return [&out, left_out](const toml::node& node) -> std::optional<std::string> {
     const auto value = node.value_exact<std::string>();
     if (!value) return "must be a string";
+    if (value->empty()) {
+      return std::string("must not be empty").append(left_out == nullptr ? "" : "; leave the key out ").append(left_out == nullptr ? "" : left_out);
+    }
     if (value->find('\0') != std::string::npos) return "must not hold a zero byte";
     out = *value;
     return std::nullopt;
@@ -113,6 +123,7 @@ Result<void> read_table(const toml::table& table, const Readers& readers, const 
     const auto found = readers.find(key.str());
     if (found == readers.end()) return place.error(key, "unknown key; known here are " + known(readers));
     if (auto wrong = found->second(node)) return place.error(key, *wrong);
+    place.note(key);
   }
   return {};
 }
@@ -142,10 +153,10 @@ Readers memory_readers(Config& c) {
 }
 
 Readers tcp_readers(Config& c) {
-  return {{"listen", text(c.tcp_listen)},
-          {"psk_file", text(c.psk_file)},
+  return {{"listen", text(c.tcp_listen, "not to listen")},
+          {"psk_file", text(c.psk_file, "for no key")},
           {"insecure", flag(c.insecure)},
-          {"congestion", text(c.congestion)},
+          {"congestion", text(c.congestion, "for the default")},
           {"pacing", measure(c.pacing_bytes_per_s, parse_rate, 1'000, INT64_MAX, "at least 8 kbit/s")},
           {"rate_hint", measure(c.rate_hint_bytes_per_s, parse_rate, 1'000, INT64_MAX, "at least 8 kbit/s")},
           {"force_epoll", flag(c.force_epoll)}};
@@ -174,47 +185,49 @@ Readers log_readers(Config& c) {
 
 // An array of tables, each read by `make(element)`.
 template <class T, class Make>
-Reader list(std::vector<T>& out, std::string_view file, const std::string& section, Make make) {
-  return [&out, file, section, make](const toml::node& node) -> std::optional<std::string> {
+Reader list(std::vector<T>& out, ConfigSource& source, const std::string& section, Make make) {
+  return [&out, &source, section, make](const toml::node& node) -> std::optional<std::string> {
     const toml::array* array = node.as_array();
     if (array == nullptr) return "must be an array of tables, [[" + section + "]]";
     for (const toml::node& element : *array) {
       const toml::table* table = element.as_table();
       if (table == nullptr) return "must be an array of tables, [[" + section + "]]";
       T item;
-      if (auto read = read_table(*table, make(item), Place(file, section)); !read.ok()) return read.error().message;
+      const Place place(source, section, section + "[" + std::to_string(out.size()) + "]");
+      if (auto read = read_table(*table, make(item), place); !read.ok()) return read.error().message;
       out.push_back(std::move(item));
     }
     return std::nullopt;
   };
 }
 
-Reader section(std::string_view file, const std::string& name, Readers readers) {
-  return [file, name, readers = std::move(readers)](const toml::node& node) -> std::optional<std::string> {
+Reader section(ConfigSource& source, const std::string& name, Readers readers) {
+  return [&source, name, readers = std::move(readers)](const toml::node& node) -> std::optional<std::string> {
     const toml::table* table = node.as_table();
     if (table == nullptr) return "must be a table, [" + name + "]";
-    if (auto read = read_table(*table, readers, Place(file, name)); !read.ok()) return read.error().message;
+    if (auto read = read_table(*table, readers, Place(source, name)); !read.ok()) return read.error().message;
     return std::nullopt;
   };
 }
 
-Readers top_readers(Config& c, std::string_view file) {
-  Readers attach{{"socket", text(c.socket)},
+Readers top_readers(Config& c) {
+  ConfigSource& source = c.source;
+  Readers attach{{"socket", text(c.socket, "for the default")},
                  {"max_agents", integer(c.max_agents, 1, 65'536)},
                  {"any_uid", flag(c.any_uid)},
-                 {"tenant", list(c.tenants, file, "attach.tenant", [](TenantRule& rule) {
+                 {"tenant", list(c.tenants, source, "attach.tenant", [](TenantRule& rule) {
                     return Readers{{"uid", integer(rule.uid, 0, UINT32_MAX)}, {"name", text(rule.tenant)}};
                   })}};
-  return {{"node", section(file, "node", {{"id", integer(c.node_id, 1, INT64_MAX)}})},
-          {"runtime", section(file, "runtime", runtime_readers(c))},
-          {"attach", section(file, "attach", std::move(attach))},
-          {"memory", section(file, "memory", memory_readers(c))},
-          {"tcp", section(file, "tcp", tcp_readers(c))},
-          {"shm", section(file, "shm", {{"listen", text(c.shm_listen)}})},
-          {"transfer", section(file, "transfer", transfer_readers(c))},
-          {"codec", section(file, "codec", {{"profile", text(c.profile)}})},
-          {"log", section(file, "log", log_readers(c))},
-          {"peer", list(c.peers, file, "peer", [](PeerConfig& peer) {
+  return {{"node", section(source, "node", {{"id", integer(c.node_id, 1, INT64_MAX)}})},
+          {"runtime", section(source, "runtime", runtime_readers(c))},
+          {"attach", section(source, "attach", std::move(attach))},
+          {"memory", section(source, "memory", memory_readers(c))},
+          {"tcp", section(source, "tcp", tcp_readers(c))},
+          {"shm", section(source, "shm", {{"listen", text(c.shm_listen, "not to listen")}})},
+          {"transfer", section(source, "transfer", transfer_readers(c))},
+          {"codec", section(source, "codec", {{"profile", text(c.profile, "to use the built-in figures")}})},
+          {"log", section(source, "log", log_readers(c))},
+          {"peer", list(c.peers, source, "peer", [](PeerConfig& peer) {
              return Readers{{"address", text(peer.address)}, {"transport", text(peer.transport)}};
            })}};
 }
@@ -242,21 +255,20 @@ Result<Config> parse_config(std::string_view text, std::string_view name) {
                  file + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description())};
   }
   Config config;
+  config.source.file = file;
   for (const auto& [key, node] : parsed) {
-    const Readers readers = top_readers(config, file);
+    const Readers readers = top_readers(config);
     const auto found = readers.find(key.str());
     if (found == readers.end()) {
-      return Place(file, "").error(key, "unknown key or section; known are " + known(readers));
+      return Place(config.source, "").error(key, "unknown key or section; known are " + known(readers));
     }
     if (auto wrong = found->second(node)) {
       // Errors of inner keys name their own line already.
       if (wrong->starts_with(file)) return Error{{Code::invalid_argument, Scope::engine}, *wrong};
-      return Place(file, "").error(key, *wrong);
+      return Place(config.source, "").error(key, *wrong);
     }
   }
-  if (auto valid = validate(config); !valid.ok()) {
-    return Error{valid.error().status, file + ": " + valid.error().message};
-  }
+  if (auto valid = validate(config); !valid.ok()) return std::move(valid).error();
   return config;
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +30,14 @@ struct TenantRule {
   std::string tenant;
 };
 
+// Where the settings stand, for messages: "tcp.listen", "peer[0].address" (counted from 0) to its line.
+struct ConfigSource {
+  std::string file;   // empty: the Config was built by hand
+  std::map<std::string, std::uint64_t, std::less<>> lines;
+};
+
 struct Config {
+  ConfigSource source;
   // [node]
   NodeId node_id = 0;              // 0: drawn at random at start
   // [runtime]
@@ -81,6 +90,9 @@ struct Config {
 [[nodiscard]] Result<Config> load_config(const std::string& path);
 // Relations between settings; parse_config calls it, a program that builds a Config by hand must.
 [[nodiscard]] Result<void> validate(const Config& config);
+// "FILE:7: MESSAGE (see line 3 too)": the lines of those of the `keys` that stand in the file, the first one in front.
+[[nodiscard]] Error setting_error(const Config& config, Status status, std::initializer_list<std::string_view> keys,
+                                  const std::string& message);
 
 // "64 MiB", "1GiB", "4096 B": an integer and one of B, KiB, MiB, GiB, TiB; no fraction, no bare
 // number. Refuses 0, overflow and anything else.

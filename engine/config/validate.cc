@@ -1,89 +1,169 @@
 // Relations between settings: what each key alone cannot say.
 #include <algorithm>
 #include <charconv>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "engine/config/config.h"
+#include "transport/shm/packet_socket.h"
 
 namespace kvrail::engine {
 namespace {
 
-Error refused(std::string message) {
-  return Error{{Code::invalid_argument, Scope::engine}, std::move(message)};
+constexpr std::size_t kMostSocketPathBytes = 107;  // what an address of a Unix socket has room for
+
+using Keys = std::initializer_list<std::string_view>;
+
+Error refused(const Config& config, Keys keys, const std::string& message) {
+  return setting_error(config, {Code::invalid_argument, Scope::engine}, keys, message);
+}
+
+std::string slot(const char* section, std::size_t at, const char* key) {
+  return std::string(section) + "[" + std::to_string(at) + "]." + key;
 }
 
 bool is_loopback(std::string_view address) {
-  return address.starts_with("127.") || address.starts_with("[::1]:") || address.starts_with("localhost:");
+  return address.starts_with("127.") || address.starts_with("[::1]:") ||
+         address.starts_with("localhost:");
 }
 
 bool is_port(std::string_view text, std::uint32_t least) {
   std::uint32_t port = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  return error == std::errc{} && end == text.data() + text.size() && port >= least && port <= 65'535;
+  return error == std::errc{} && end == text.data() + text.size() && port >= least &&
+         port <= 65'535;
 }
 
-// The form alone: whether there is such a host is found out when it is needed.
-Result<void> validate_address(const char* key, const std::string& text, bool listens) {
-  const auto wrong = [&](const char* why) { return refused(std::string(key) + ": \"" + text + "\" " + why); };
+// What is wrong with it, or nothing. The form alone: whether there is such a host is found out when
+// it is needed.
+std::string judge_address(const std::string& text, bool listens) {
   const std::size_t colon = text.rfind(':');
-  const std::string_view host = std::string_view(text).substr(0, colon == std::string::npos ? 0 : colon);
+  const std::string_view host =
+      std::string_view(text).substr(0, colon == std::string::npos ? 0 : colon);
   const std::size_t close = text.starts_with('[') ? text.find(']') : std::string::npos;
   const bool bracketed = close != std::string::npos && close > 1;
   if (!bracketed && std::count(text.begin(), text.end(), ':') > 1) {
-    return wrong("looks like an IPv6 address, which needs brackets around it, [v6]:port");
+    return "looks like an IPv6 address, which needs brackets around it, [v6]:port";
   }
   // The system would take a host of digits only for an IPv4 address.
   const bool digits = host.find_first_not_of("0123456789") == std::string_view::npos;
-  if (host.empty() || digits || (host.front() == '[' && (!bracketed || colon != close + 1)) || colon + 1 == text.size()) {
-    return wrong("needs the form host:port or [v6]:port");
+  if (host.empty() || digits || (host.front() == '[' && (!bracketed || colon != close + 1)) ||
+      colon + 1 == text.size()) {
+    return "needs the form host:port or [v6]:port";
   }
-  if (!is_port(std::string_view(text).substr(colon + 1), listens ? 0 : 1)) {
-    return wrong("needs a port from 1 to 65535");
-  }
+  if (!is_port(std::string_view(text).substr(colon + 1), listens ? 0 : 1))
+    return "needs a port from 1 to 65535";
   if (!listens && (host == "0.0.0.0" || host == "[::]")) {
-    return wrong("is where nobody can be reached; give the address that the peer listens at");
+    return "is where nobody can be reached; give the address that the peer listens at";
+  }
+  return {};
+}
+
+std::string judge_shm_path(const std::string& path) {
+  return transport::shm::is_valid_path(path)
+             ? ""
+             : "must be @name or an absolute path, of at most 107 bytes";
+}
+
+Result<void> validate_paths(const Config& config) {
+  if (config.socket.empty()) {
+    return refused(config, {"attach.socket"},
+                   "attach.socket: must not be empty; agents attach there");
+  }
+  if (config.socket.size() > kMostSocketPathBytes) {
+    return refused(config, {"attach.socket"},
+                   "attach.socket: \"" + config.socket + "\" is longer than 107 bytes");
+  }
+  if (config.shm_listen.empty()) return {};
+  if (const std::string wrong = judge_shm_path(config.shm_listen); !wrong.empty()) {
+    return refused(config, {"shm.listen"}, "shm.listen: \"" + config.shm_listen + "\" " + wrong);
+  }
+  if (config.shm_listen == config.socket) {
+    return refused(config, {"shm.listen", "attach.socket"},
+                   "shm.listen: is attach.socket too; give each a path of its own");
+  }
+  return {};
+}
+
+Result<void> validate_workers(const Config& config) {
+  if (config.lane_core < 0) return {};
+  if (config.mode != WorkerMode::dedicated) {
+    return refused(config, {"runtime.lane_core", "runtime.mode"},
+                   "runtime.lane_core: only with runtime.mode = \"dedicated\"");
+  }
+  if (config.lane_core == config.core) {
+    return refused(
+        config, {"runtime.lane_core", "runtime.core"},
+        "runtime.lane_core: equals runtime.core; two spinning workers on one core stop each other");
   }
   return {};
 }
 
 Result<void> validate_security(const Config& config) {
   if (config.insecure && !config.psk_file.empty()) {
-    return refused("tcp.insecure: contradicts tcp.psk_file; keep one of them");
+    return refused(config, {"tcp.insecure", "tcp.psk_file"},
+                   "tcp.insecure: contradicts tcp.psk_file; keep one of them");
   }
   if (config.tcp_listen.empty()) return {};
-  if (auto good = validate_address("tcp.listen", config.tcp_listen, true); !good.ok()) return good;
-  if (is_loopback(config.tcp_listen)) return {};
-  if (config.psk_file.empty() && !config.insecure) {
-    return refused("tcp.listen: \"" + config.tcp_listen +
-                   "\" can be reached from other machines; set tcp.psk_file to a file of at least 16 random bytes "
-                   "that all nodes share, or tcp.insecure = true on a network that you trust");
+  if (const std::string wrong = judge_address(config.tcp_listen, true); !wrong.empty()) {
+    return refused(config, {"tcp.listen"}, "tcp.listen: \"" + config.tcp_listen + "\" " + wrong);
+  }
+  if (is_loopback(config.tcp_listen) || !config.psk_file.empty() || config.insecure) return {};
+  return refused(config, {"tcp.listen", "tcp.insecure"},
+                 "tcp.listen: \"" + config.tcp_listen +
+                     "\" can be reached from other machines; set tcp.psk_file to a file of at "
+                     "least 16 random bytes "
+                     "that all nodes share, or tcp.insecure = true on a network that you trust");
+}
+
+Result<void> validate_tenants(const Config& config) {
+  std::map<std::int64_t, std::size_t> uids;
+  for (std::size_t i = 0; i < config.tenants.size(); ++i) {
+    const TenantRule& rule = config.tenants[i];
+    const std::string name_at = slot("attach.tenant", i, "name");
+    const std::string uid_at = slot("attach.tenant", i, "uid");
+    if (auto name = make_name(rule.tenant); !name.ok()) {
+      return refused(config, {name_at, uid_at},
+                     "attach.tenant: name \"" + rule.tenant + "\": " + name.error().message);
+    }
+    if (rule.uid < 0) {
+      return refused(
+          config, {name_at},
+          "attach.tenant.uid: missing; say whose agents belong to \"" + rule.tenant + "\"");
+    }
+    if (const auto [first, fresh] = uids.emplace(rule.uid, i); !fresh) {
+      return refused(config, {uid_at, slot("attach.tenant", first->second, "uid")},
+                     "attach.tenant: uid " + std::to_string(rule.uid) +
+                         " stands twice; a user has one tenant");
+    }
   }
   return {};
 }
 
-Result<void> validate_names(const Config& config) {
-  std::set<std::int64_t> uids;
-  for (const TenantRule& rule : config.tenants) {
-    if (auto name = make_name(rule.tenant); !name.ok()) {
-      return refused("attach.tenant: name \"" + rule.tenant + "\": " + name.error().message);
-    }
-    if (rule.uid < 0) return refused("attach.tenant.uid: missing; say whose agents belong to \"" + rule.tenant + "\"");
-    if (!uids.insert(rule.uid).second) {
-      return refused("attach.tenant: uid " + std::to_string(rule.uid) + " stands twice; a user has one tenant");
-    }
-  }
-  std::set<std::string> addresses;
-  for (const PeerConfig& peer : config.peers) {
+Result<void> validate_peers(const Config& config) {
+  std::map<std::string, std::size_t> addresses;
+  for (std::size_t i = 0; i < config.peers.size(); ++i) {
+    const PeerConfig& peer = config.peers[i];
+    const std::string address_at = slot("peer", i, "address");
+    const std::string transport_at = slot("peer", i, "transport");
     if (peer.transport != "tcp" && peer.transport != "shm") {
-      return refused("peer.transport: \"" + peer.transport + "\" is not one of tcp, shm");
+      return refused(config, {transport_at},
+                     "peer.transport: \"" + peer.transport + "\" is not one of tcp, shm");
     }
-    if (peer.address.empty()) return refused("peer.address: missing; give \"host:port\" or, for shm, a path");
-    if (peer.transport == "tcp") {
-      if (auto good = validate_address("peer.address", peer.address, false); !good.ok()) return good;
+    if (peer.address.empty()) {
+      return refused(config, {transport_at},
+                     "peer.address: missing; give \"host:port\" or, for shm, a path");
     }
-    if (!addresses.insert(peer.transport + " " + peer.address).second) {
-      return refused("peer.address: \"" + peer.address + "\" stands twice");
+    const std::string wrong =
+        peer.transport == "tcp" ? judge_address(peer.address, false) : judge_shm_path(peer.address);
+    if (!wrong.empty()) {
+      return refused(config, {address_at, transport_at},
+                     "peer.address: \"" + peer.address + "\" " + wrong);
+    }
+    if (const auto [first, fresh] = addresses.emplace(peer.transport + " " + peer.address, i);
+        !fresh) {
+      return refused(config, {address_at, slot("peer", first->second, "address")},
+                     "peer.address: \"" + peer.address + "\" stands twice");
     }
   }
   return {};
@@ -91,23 +171,34 @@ Result<void> validate_names(const Config& config) {
 
 }  // namespace
 
+Error setting_error(const Config& config, Status status,
+                    std::initializer_list<std::string_view> keys, const std::string& message) {
+  std::vector<std::string> lines;
+  for (const std::string_view key : keys) {
+    if (const auto at = config.source.lines.find(key); at != config.source.lines.end()) {
+      lines.push_back(std::to_string(at->second));
+    }
+  }
+  std::string text = config.source.file;
+  if (!lines.empty()) text += ":" + lines[0];
+  if (!text.empty()) text += ": ";
+  text += message;
+  for (std::size_t i = 1; i < lines.size(); ++i) text += (i == 1 ? " (see line " : ", ") + lines[i];
+  if (lines.size() > 1) text += " too)";
+  return Error{status, std::move(text)};
+}
+
 Result<void> validate(const Config& config) {
-  // A path for a Unix socket has room for 107 bytes.
-  for (const std::string* path : {&config.socket, &config.shm_listen}) {
-    if (path->size() > 107) return refused("socket path \"" + *path + "\" is longer than 107 bytes");
-  }
-  if (config.socket.empty()) return refused("attach.socket: must not be empty; agents attach there");
   if (config.dead_after_ns < 2 * config.keepalive_ns) {
-    return refused("transfer.dead_after: must be at least twice transfer.keepalive, else a healthy peer looks dead");
+    return refused(config, {"transfer.dead_after", "transfer.keepalive"},
+                   "transfer.dead_after: must be at least twice transfer.keepalive, else a healthy "
+                   "peer looks dead");
   }
-  if (config.lane_core >= 0 && config.mode != WorkerMode::dedicated) {
-    return refused("runtime.lane_core: only with runtime.mode = \"dedicated\"");
+  for (const auto step :
+       {validate_paths, validate_workers, validate_security, validate_tenants, validate_peers}) {
+    if (auto good = step(config); !good.ok()) return good;
   }
-  if (config.lane_core >= 0 && config.lane_core == config.core) {
-    return refused("runtime.lane_core: equals runtime.core; two spinning workers on one core stop each other");
-  }
-  if (auto secure = validate_security(config); !secure.ok()) return secure;
-  return validate_names(config);
+  return {};
 }
 
 }  // namespace kvrail::engine

@@ -14,6 +14,7 @@
 
 #include "engine/config/config.h"
 #include "engine/runtime/host.h"
+#include "engine/runtime/preflight.h"
 #include "kvrail_features.h"
 
 namespace {
@@ -58,6 +59,16 @@ int signal_descriptor() {
   return ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
+// All that is wrong, a line each.
+int check_config(const engine::Config& config, const std::string& name) {
+  const engine::MachineReport report = engine::check_machine(config);
+  for (const std::string& line : report.warnings) std::fprintf(stderr, "kvraild: warning: %s\n", line.c_str());
+  for (const Error& error : report.errors) std::fprintf(stderr, "kvraild: %s\n", error.message.c_str());
+  if (!report.errors.empty()) return kExitUsage;
+  std::printf("%s: good\n", name.c_str());
+  return 0;
+}
+
 int run(const engine::Config& config) {
   const int signals = signal_descriptor();
   SteadyClock clock;
@@ -99,7 +110,7 @@ int main(int argc, char** argv) {
   std::string config_path;
   bool check = false;
   app.add_option("-c,--config", config_path, "configuration file (docs/config.md); without one: the defaults");
-  app.add_flag("--check-config", check, "read the configuration, say what is wrong, and end");
+  app.add_flag("--check-config", check, "read the configuration, hold it against this machine, say what is wrong, and end");
   app.footer("Exit codes: 0 ended as asked; 1 could not run; 2 wrong usage or configuration.");
   app.set_version_flag("--version", std::string("kvraild ") + KVRAIL_VERSION);
   try {
@@ -113,10 +124,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "kvraild: %s\n", config.error().message.c_str());
     return kExitUsage;
   }
-  if (check) {
-    std::printf("%s: good\n", config_path.empty() ? "defaults" : config_path.c_str());
-    return 0;
-  }
+  if (check) return check_config(config.value(), config_path.empty() ? "defaults" : config_path);
   set_up_log(config.value().log_level);
   return run(config.value());
 }

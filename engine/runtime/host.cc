@@ -10,12 +10,14 @@
 #include <utility>
 
 #include "engine/config/profile.h"
+#include "engine/runtime/preflight.h"
 
 namespace kvrail::engine {
 namespace {
 
 constexpr TimeNs kResolveAgainNs = 2 * kSecondNs;
 constexpr TimeNs kPeersLookNs = 500 * kMillisecondNs;   // at most two lines a second for each peer
+constexpr TimeNs kRefusalsLookNs = 500 * kMillisecondNs;
 constexpr TimeNs kStallNs = 5 * kSecondNs;
 constexpr TimeNs kDrainLookNs = 5 * kMillisecondNs;
 constexpr TimeNs kOwnCoreSpinNs = 20 * kMicrosecondNs;
@@ -57,11 +59,18 @@ std::string dial_text(Status state) {
   }
 }
 
-WorkerOptions worker_options(const Config& config, const char* name, int core) {
+void copy_text(std::string_view from, std::span<char> to) noexcept {
+  const std::size_t length = std::min(from.size(), to.size() - 1);
+  std::memcpy(to.data(), from.data(), length);
+  to[length] = '\0';
+}
+
+WorkerOptions worker_options(const Config& config, const char* name, int core, const char* core_key) {
   WorkerOptions options;
   options.name = name;
   options.idle = config.idle;
   options.core = core;
+  options.core_key = core_key;
   options.spin_ns = config.spin_ns >= 0 ? config.spin_ns : (core >= 0 ? kOwnCoreSpinNs : 0);
   if (config.spin_ns < 0) options.most_spin_ns = adaptive_spin_ns();
   return options;
@@ -104,22 +113,34 @@ Result<void> Host::build() {
   auto page = mempool::Arena::create({.bytes = sizeof(StatusPage), .name = "kvrail-status"});
   if (!page.ok()) return std::move(page).error();
   status_page_ = std::move(page).value();
-  for (const auto step : {&Host::check_memory, &Host::read_profile, &Host::build_key, &Host::build_tcp, &Host::build_shm, &Host::build_node,
+  for (const auto step : {&Host::check, &Host::read_profile, &Host::build_key, &Host::build_tcp, &Host::build_shm, &Host::build_node,
                           &Host::build_sessions}) {
     if (auto done = (this->*step)(); !done.ok()) return done;
   }
   for (const PeerConfig& peer : config_.peers) {
-    pending_peers_.push_back({.address = peer.address, .shm = peer.transport == "shm", .told = false});
+    const auto at = static_cast<std::uint32_t>(shown_peers_.size());
+    pending_peers_.push_back({.address = peer.address, .at = at, .shm = peer.transport == "shm", .told = false});
+    StatusDial& shown = shown_peers_.emplace_back();
+    copy_text(peer.address, shown.address);
+    copy_text(peer.transport, shown.transport);
+    shown.since_ns = clock_.now_ns();
   }
   return {};
 }
 
+Result<void> Host::check() {
+  MachineReport report = check_machine(config_);
+  for (const std::string& line : report.warnings) log_(LogLevel::warning, line);
+  if (!report.errors.empty()) return std::move(report.errors.front());
+  return {};
+}
+
+// What is to be said of it check() has said.
 Result<void> Host::build_key() {
   if (config_.psk_file.empty()) return {};
   auto loaded = transport::load_psk(config_.psk_file);
   if (!loaded.ok()) return std::move(loaded).error();
   psk_ = std::move(loaded.value().psk);
-  if (!loaded.value().warning.empty()) log_(LogLevel::warning, loaded.value().warning);
   return {};
 }
 
@@ -154,7 +175,9 @@ Result<void> Host::build_tcp() {
   options.psk = psk_;
   if (!config_.tcp_listen.empty()) {
     auto address = resolve_address(config_.tcp_listen);
-    if (!address.ok()) return Error{address.status(), "tcp.listen: " + address.error().message};
+    if (!address.ok()) {
+      return setting_error(config_, address.status(), {"tcp.listen"}, "tcp.listen: " + address.error().message);
+    }
     options.listen_address = std::move(address).value();
   }
   options.io = config_.force_epoll ? transport::tcp::IoChoice::epoll : transport::tcp::IoChoice::automatic;
@@ -172,13 +195,7 @@ NodeOptions Host::node_options() const {
   NodeOptions options;
   options.node_id = node_id_;
   options.incarnation = incarnation_;
-  options.store.max_agents = config_.max_agents;
-  options.store.max_blocks = config_.max_blocks;
-  options.store.table_bytes = config_.table_bytes;
-  options.store.receive_arena_bytes = config_.receive_arena_bytes;
-  options.store.agent_arena_bytes = config_.agent_arena_bytes;
-  options.store.hugetlb = config_.hugepages;
-  options.store.lock_memory = config_.lock_memory;
+  options.store = store_options(config_);
   options.scheduler.slice_ns = config_.slice_ns;
   options.loss = loss_;
   options.integrity = config_.integrity;
@@ -198,7 +215,7 @@ Result<void> Host::build_node() {
   node_ = std::move(node).value();
   if (config_.mode == WorkerMode::dedicated) {
     lane_worker_ =
-        std::make_unique<LaneWorker>(*tcp_, worker_options(config_, "kvrail-lanes", config_.lane_core), clock_);
+        std::make_unique<LaneWorker>(*tcp_, worker_options(config_, "kvrail-lanes", config_.lane_core, "runtime.lane_core"), clock_);
     lane_proxy_ = std::make_unique<LaneProxy>(*lane_worker_);
     // The node registers memory with its transports, which the lane worker does on its own thread.
     if (auto started = lane_worker_->start(); !started.ok()) return started;
@@ -217,7 +234,7 @@ Result<void> Host::build_sessions() {
   sessions_ = std::move(sessions).value();
   node_->set_sink(*sessions_);
   node_poll_ = std::make_unique<NodePoll>(*node_);
-  worker_ = std::make_unique<Worker>(worker_options(config_, "kvrail-sched", config_.core), clock_);
+  worker_ = std::make_unique<Worker>(worker_options(config_, "kvrail-sched", config_.core, "runtime.core"), clock_);
   worker_->add(*sessions_);
   worker_->add(*node_poll_);
   return {};
@@ -242,6 +259,7 @@ Result<void> Host::start() {
   if (!server.ok()) return std::move(server).error();
   attach_server_ = std::move(server).value();
   started_ = true;
+  for (std::uint32_t at = 0; at < shown_peers_.size(); ++at) show_peer(at, false, "");
   resolve_peers();
   return {};
 }
@@ -264,6 +282,7 @@ void Host::step(TimeNs longest_ns, int wake_fd) {
   if (!pending_peers_.empty() && now_ns >= resolve_again_ns_) resolve_peers();
   watch(now_ns);
   watch_peers(now_ns);
+  watch_refusals(now_ns);
   if (!draining_ || drained_ || now_ns < drain_look_ns_) return;
   drain_look_ns_ = now_ns + kDrainLookNs;
   bool idle = false;
@@ -294,20 +313,32 @@ void Host::resolve_peers() {
       connect(peer, address.value());
       return true;
     }
-    if (!peer.told) log_(LogLevel::warning, "peer " + address.error().message + "; tried again every 2 s");
+    if (!peer.told) {
+      log_(LogLevel::warning, "peer " + address.error().message + "; tried again every 2 s");
+      show_peer(peer.at, false, address.error().message);
+    }
     peer.told = true;
     return false;
   });
 }
 
 void Host::connect(const PendingPeer& peer, const std::string& address) {
-  with_node([&](Node& node) {
-    if (auto dialled = node.connect(address, peer.shm ? shm_index_ : tcp_index_); dialled.ok()) {
-      dialled_peers_.push_back({.address = peer.address, .told = {}});
-    } else {
-      log_(LogLevel::error, "peer " + peer.address + ": " + dialled.error().message);
-    }
-  });
+  Result<void> dialled;
+  with_node([&](Node& node) { dialled = node.connect(address, peer.shm ? shm_index_ : tcp_index_); });
+  if (dialled.ok()) {
+    dialled_peers_.push_back({.address = peer.address, .at = peer.at, .told = {}});
+  } else {
+    log_(LogLevel::error, "peer " + peer.address + ": " + dialled.error().message);
+    show_peer(peer.at, false, dialled.error().message);
+  }
+}
+
+void Host::show_peer(std::uint32_t at, bool up, std::string_view why) {
+  StatusDial& shown = shown_peers_[at];
+  if (up != (shown.up != 0)) shown.since_ns = clock_.now_ns();
+  shown.up = up ? 1 : 0;
+  copy_text(why, shown.why);
+  with_node([&](Node& node) { node.show_dial(at, shown); });
 }
 
 void Host::watch_peers(TimeNs now_ns) {
@@ -318,8 +349,20 @@ void Host::watch_peers(TimeNs now_ns) {
     const Status state = node_->dial_state(i);
     if (state.code == peer.told.code && state.detail == peer.told.detail) continue;
     peer.told = state;
-    log_(state.ok() ? LogLevel::info : LogLevel::warning, "peer " + peer.address + ": " + dial_text(state));
+    const std::string text = dial_text(state);
+    log_(state.ok() ? LogLevel::info : LogLevel::warning, "peer " + peer.address + ": " + text);
+    show_peer(peer.at, state.ok(), state.ok() ? std::string_view() : std::string_view(text));
   }
+}
+
+void Host::watch_refusals(TimeNs now_ns) {
+  const std::uint64_t refused = attach_server_->counters().refused_policy;
+  if (refused == refusals_told_ || now_ns < refusals_look_ns_) return;
+  const std::uint64_t others = refused - refusals_told_ - 1;
+  log_(LogLevel::warning, "attach refused: " + attach_server_->last_policy_refusal() +
+                              (others == 0 ? std::string() : std::string(" (and ").append(std::to_string(others)).append(" more)")));
+  refusals_told_ = refused;
+  refusals_look_ns_ = now_ns + kRefusalsLookNs;
 }
 
 void Host::watch(TimeNs now_ns) {

@@ -67,17 +67,19 @@ class Host {
   class NodePoll;
   struct PendingPeer {
     std::string address;
+    std::uint32_t at = 0;          // in the configuration
     bool shm = false;
     bool told = false;             // that the name does not resolve; said once
   };
   struct DialledPeer {             // in the order of Node::connect()
     std::string address;           // as the config has it
+    std::uint32_t at = 0;
     Status told;                   // the last state that the log was told
   };
 
   Host(const Config& config, Clock& clock, LogSink log);
   [[nodiscard]] Result<void> build();
-  [[nodiscard]] Result<void> check_memory();   // preflight.cc
+  [[nodiscard]] Result<void> check();          // what preflight.h knows
   [[nodiscard]] Result<void> read_profile();
   [[nodiscard]] Result<void> build_key();
   [[nodiscard]] Result<void> build_tcp();
@@ -90,6 +92,10 @@ class Host {
   void connect(const PendingPeer& peer, const std::string& address);
   // Tells the log when a peer comes, is lost or cannot be reached for another reason than before.
   void watch_peers(TimeNs now_ns);
+  // What `kvrailctl peers` shows of the `at`-th peer; `why` as the log was told, empty when nothing failed.
+  void show_peer(std::uint32_t at, bool up, std::string_view why);
+  // Tells the log whom the attach policy turns away, in at most two lines a second.
+  void watch_refusals(TimeNs now_ns);
   void watch(TimeNs now_ns);
 
   Config config_;
@@ -112,10 +118,13 @@ class Host {
   std::unique_ptr<ipc::AttachServer> attach_server_;
   std::vector<PendingPeer> pending_peers_;
   std::vector<DialledPeer> dialled_peers_;
+  std::vector<StatusDial> shown_peers_;           // one for each peer of the config
   std::uint32_t tcp_index_ = 0;
   std::uint32_t shm_index_ = 0;
   TimeNs resolve_again_ns_ = 0;
   TimeNs peers_look_ns_ = 0;
+  TimeNs refusals_look_ns_ = 0;
+  std::uint64_t refusals_told_ = 0;
   TimeNs drain_until_ns_ = 0;
   TimeNs drain_look_ns_ = 0;
   bool started_ = false;

@@ -24,6 +24,17 @@ void relax() noexcept {
 #endif
 }
 
+Result<void> pin(pthread_t thread, int core, const std::string& key) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<std::size_t>(core), &cores);
+  const int error = ::pthread_setaffinity_np(thread, sizeof(cores), &cores);
+  if (error == 0) return {};
+  return Error{{Code::limit, Scope::engine, error},
+               key + ": cannot pin to core " + std::to_string(core) + ": " + std::strerror(error) +
+                   "; choose one that this process may use (taskset -p), or leave the key out"};
+}
+
 }  // namespace
 
 Worker::Worker(const WorkerOptions& options, const Clock& clock)
@@ -50,16 +61,16 @@ Result<void> Worker::start() {
   thread_ = std::thread([this] { loop(); });
   ::pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
   if (options_.core < 0) return {};
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  CPU_SET(static_cast<std::size_t>(options_.core), &cores);
-  if (const int error = ::pthread_setaffinity_np(thread_.native_handle(), sizeof(cores), &cores); error != 0) {
-    stop();
-    return Error{{Code::limit, Scope::engine, error},
-                 "runtime.core: cannot pin to core " + std::to_string(options_.core) + ": " + std::strerror(error) +
-                     "; choose one that this process may use (taskset -p), or leave the key out"};
-  }
-  return {};
+  auto pinned = pin(thread_.native_handle(), options_.core, options_.core_key);
+  if (!pinned.ok()) stop();
+  return pinned;
+}
+
+Result<void> probe_core(int core, const std::string& key) {
+  Result<void> pinned;
+  std::thread thread([&] { pinned = pin(::pthread_self(), core, key); });
+  thread.join();
+  return pinned;
 }
 
 void Worker::stop() {

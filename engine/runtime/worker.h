@@ -37,6 +37,7 @@ struct WorkerOptions {
   TimeNs spin_ns = 0;                  // adaptive: polls at least so long before parking,
   TimeNs most_spin_ns = 0;             // and up to this while news come that soon; not below spin_ns
   int core = -1;                       // pin there; -1: float
+  std::string core_key = "runtime.core";   // what messages call the setting of `core`
 };
 
 struct WorkerStats {
@@ -111,5 +112,8 @@ class Worker {
   std::atomic<TimeNs> longest_cycle_ns_{0};
   std::thread thread_;
 };
+
+// Whether this process may pin a thread there, tried on one of its own; `key` is what a refusal names.
+[[nodiscard]] Result<void> probe_core(int core, const std::string& key);
 
 }  // namespace kvrail::engine

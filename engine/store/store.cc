@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/store/state.h"
+#include "engine/store/table_size.h"
 #include "kvrail/base/no_alloc.h"
 
 namespace kvrail::engine {
@@ -21,10 +22,7 @@ constexpr std::uint64_t kReapedPerCall = 1024;
 constexpr TimeNs kRetiredPatienceNs = 10 * kSecondNs;  // for a Conductor that is alive
 constexpr TimeNs kExpiryLookNs = 10 * kMillisecondNs;  // a context may outlive its time by so much
 
-std::uint64_t index_bytes(const StoreOptions& options) {
-  return (HashIndex::cells_for(options.max_blocks) + HashIndex::cells_for(options.max_versions)) *
-         sizeof(std::uint64_t);
-}
+constexpr std::uint64_t kLeastRoomBytes = 1U << 16;    // for token ids and lists
 
 Result<void> validate(const StoreOptions& options) {
   const auto refused = [](const std::string& text) {
@@ -39,10 +37,9 @@ Result<void> validate(const StoreOptions& options) {
                      std::to_string(count));
     }
   }
-  if (options.table_bytes < index_bytes(options) + (1U << 16)) {
-    return refused("table_bytes must be above " +
-                   std::to_string(index_bytes(options) + (1U << 16)) +
-                   " for this many blocks and versions");
+  if (options.table_bytes < least_table_bytes(options)) {
+    return refused("table_bytes must be at least " + std::to_string(least_table_bytes(options)) + " for max_blocks = " +
+                   std::to_string(options.max_blocks) + " and max_versions = " + std::to_string(options.max_versions));
   }
   if (options.context_ttl_ns <= 0) {
     return refused("context_ttl_ns must be positive");
@@ -51,6 +48,11 @@ Result<void> validate(const StoreOptions& options) {
 }
 
 }  // namespace
+
+std::uint64_t least_table_bytes(const StoreOptions& options) noexcept {
+  const std::uint64_t cells = HashIndex::cells_for(options.max_blocks) + HashIndex::cells_for(options.max_versions);
+  return cells * sizeof(std::uint64_t) + kLeastRoomBytes;
+}
 
 const char* text(StoreRule rule) noexcept {
   switch (rule) {

@@ -112,6 +112,23 @@ TEST_CASE("bad input / configuration: --check-config says good with 0 and what i
   }
 }
 
+TEST_CASE("bad input / --check-config holds the file against the machine, and tells all that is wrong") {
+  const TempDir dir;
+  const std::string key = dir.write("key", "short");
+  const End end = check("[memory]\ntables = \"16 MiB\"\nmax_blocks = 67108864\n[runtime]\ncore = 4095\n[tcp]\n"
+                        "congestion = \"warp\"\npsk_file = \"" + key + "\"\n");
+  INFO(end.output);
+  CHECK(end.code == kUsage);
+  CHECK(lines(end.output) == 4);
+  CHECK(holds_all(end.output, {":5: runtime.core: cannot pin to core 4095", ":2: memory.tables: 16 MiB are too small",
+                               "(see line 3 too)", ":7: tcp.congestion: ", ":8: tcp.psk_file ", "holds 5 bytes"}));
+  const std::string open_key = dir.write("open", std::string(32, 'k'));
+  REQUIRE(::chmod(open_key.c_str(), 0644) == 0);
+  const End warned = check("[tcp]\npsk_file = \"" + open_key + "\"\n");
+  CHECK(warned.code == 0);
+  CHECK(holds_all(warned.output, {"warning: ", "other users can open it", ": good"}));
+}
+
 TEST_CASE("bad input / a configuration that is no file, and a wrong command line, end with 2") {
   const TempDir dir;
   CHECK(run({kvraild_path(), "--config", dir.path("none")}).says({"none: No such file or directory"}));

@@ -98,6 +98,39 @@ TEST_CASE("config / what is wrong is named with file, line, key and remedy, on o
   CHECK(says("[runtime]\nlane_core = 1\n", "only with runtime.mode"));
 }
 
+TEST_CASE("config / what contradicts another setting is named with the lines of both") {
+  CHECK(says("[transfer]\nkeepalive = \"2 s\"\ndead_after = \"3 s\"\n", "k.toml:3: transfer.dead_after: must be at least twice"));
+  CHECK(says("[transfer]\nkeepalive = \"2 s\"\ndead_after = \"3 s\"\n", "(see line 2 too)"));
+  CHECK(says("[transfer]\nkeepalive = \"2 s\"\n", "k.toml:2: transfer.dead_after"));
+  CHECK(says("[runtime]\nmode = \"shared\"\nlane_core = 1\n", "k.toml:3: runtime.lane_core: only with runtime.mode"));
+  CHECK(says("[runtime]\nmode = \"shared\"\nlane_core = 1\n", "(see line 2 too)"));
+  CHECK(says("[runtime]\nmode = \"dedicated\"\ncore = 1\nlane_core = 1\n", "k.toml:4: runtime.lane_core: equals"));
+  CHECK(says("[tcp]\ninsecure = true\npsk_file = \"/k\"\n", "k.toml:2: tcp.insecure: contradicts tcp.psk_file"));
+  CHECK(says("[tcp]\ninsecure = true\npsk_file = \"/k\"\n", "(see line 3 too)"));
+  CHECK(says("[tcp]\nlisten = \"0.0.0.0:1\"\n", "k.toml:2: tcp.listen: "));
+  CHECK(says("[[peer]]\naddress = \"a:1\"\n[[peer]]\naddress = \"b:1\"\n[[peer]]\n\naddress = \"a:1\"\n",
+             "k.toml:7: peer.address: \"a:1\" stands twice (see line 2 too)"));
+  CHECK(says("[[attach.tenant]]\nuid = 5\nname = \"a\"\n[[attach.tenant]]\nname = \"b\"\nuid = 5\n",
+             "k.toml:6: attach.tenant: uid 5 stands twice; a user has one tenant (see line 2 too)"));
+  CHECK(says("[attach]\nsocket = \"/s\"\n[shm]\nlisten = \"/s\"\n", "k.toml:4: shm.listen: is attach.socket too"));
+  Config by_hand;
+  by_hand.keepalive_ns = by_hand.dead_after_ns;
+  CHECK(validate(by_hand).error().message.starts_with("transfer.dead_after: "));
+}
+
+TEST_CASE("config / an empty text is no way to say none, a shm path has no folder to start from") {
+  CHECK(says("[tcp]\npsk_file = \"\"\n", "k.toml:2: tcp.psk_file: must not be empty; leave the key out for no key"));
+  CHECK(says("[tcp]\nlisten = \"\"\n", "leave the key out not to listen"));
+  CHECK(says("[tcp]\ncongestion = \"\"\n", "leave the key out for the default"));
+  CHECK(says("[shm]\nlisten = \"\"\n", "leave the key out not to listen"));
+  CHECK(says("[attach]\nsocket = \"\"\n", "leave the key out for the default"));
+  CHECK(says("[[peer]]\naddress = \"\"\n", "k.toml:2: peer.address: must not be empty"));
+  CHECK(says("[[attach.tenant]]\nuid = 1\nname = \"\"\n", "k.toml:3: attach.tenant.name: must not be empty"));
+  CHECK(says("[shm]\nlisten = \"here\"\n", "k.toml:2: shm.listen: \"here\" must be @name or an absolute path"));
+  CHECK(says("[[peer]]\ntransport = \"shm\"\naddress = \"here\"\n", "k.toml:3: peer.address: \"here\" must be @name"));
+  CHECK(refusal("[shm]\nlisten = \"@here\"\n") == "accepted");
+}
+
 TEST_CASE("config / listening beyond loopback needs a key or a word that says so") {
   CHECK(refusal("[tcp]\nlisten = \"127.0.0.1:1\"\n") == "accepted");
   CHECK(refusal("[tcp]\nlisten = \"[::1]:1\"\n") == "accepted");

@@ -1,0 +1,115 @@
+// What only the machine knows of a configuration, as kvraild and --check-config ask it.
+#include "engine/runtime/preflight.h"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "engine/runtime/worker.h"
+#include "engine/store/table_size.h"
+#include "mempool/system_memory.h"
+#include "tests/daemon/process.h"
+
+namespace kvrail::engine {
+namespace {
+
+// Beyond what any kernel has.
+constexpr int kNoSuchCore = 4095;
+
+MachineReport report(const std::string& text) {
+  const auto config =
+      parse_config("[memory]\ntables = \"64 MiB\"\nreceive_arena = \"1 MiB\"\n" + text, "k.toml");
+  REQUIRE_MESSAGE(config.ok(), (config.ok() ? "" : config.error().message));
+  return check_machine(*config);
+}
+
+bool refuses(const std::string& text, std::initializer_list<const char*> parts) {
+  const MachineReport found = report(text);
+  if (found.errors.size() != 1) return false;
+  const std::string& message = found.errors[0].message;
+  INFO(message);
+  return std::all_of(parts.begin(), parts.end(),
+                     [&](const char* part) { return message.find(part) != std::string::npos; });
+}
+
+}  // namespace
+
+TEST_CASE("preflight / what this machine has is good") {
+  const MachineReport found = report("");
+  CHECK(found.errors.empty());
+  CHECK(found.warnings.empty());
+}
+
+TEST_CASE("preflight / a core that does not exist is refused under the name of its own key") {
+  CHECK(refuses("[runtime]\ncore = 4095\n",
+                {"k.toml:5: runtime.core: cannot pin to core 4095", "taskset"}));
+  CHECK(refuses("[runtime]\nmode = \"dedicated\"\nlane_core = 4095\n",
+                {"k.toml:6: runtime.lane_core: cannot pin"}));
+  CHECK(report("[runtime]\nmode = \"dedicated\"\ncore = 4095\nlane_core = 4094\n").errors.size() ==
+        2);
+  SteadyClock clock;
+  WorkerOptions options;
+  options.core = kNoSuchCore;
+  options.core_key = "runtime.lane_core";
+  Worker worker(options, clock);
+  const auto started = worker.start();
+  REQUIRE_FALSE(started.ok());
+  CHECK(started.error().message.starts_with("runtime.lane_core: cannot pin to core 4095"));
+}
+
+TEST_CASE(
+    "preflight / tables too small for the blocks are refused with both keys, their lines and the "
+    "least size") {
+  CHECK(refuses(
+      "max_blocks = 67108864\n",
+      {"k.toml:2: memory.tables: 64 MiB are too small for memory.max_blocks = 67108864",
+       "needs 2048 MiB", "raise memory.tables or lower memory.max_blocks", "(see line 4 too)"}));
+  Config config;
+  config.table_bytes = least_table_bytes(store_options(config));
+  CHECK(check_machine(config).errors.empty());
+  config.table_bytes -= 1;
+  CHECK(check_machine(config).errors.size() == 1);
+}
+
+TEST_CASE("preflight / arenas larger than what the machine has left are refused with the figures") {
+  if (!mempool::memory_room()) {
+    MESSAGE("SKIP: this machine does not tell what memory it has");
+    return;
+  }
+  Config config;
+  config.receive_arena_bytes = 1ULL << 40;
+  config.table_bytes = 64 << 20;
+  const MachineReport found = check_machine(config);
+  if (mempool::memory_room()->bytes > config.receive_arena_bytes) {
+    MESSAGE("SKIP: this machine has more than 1 TiB");
+    return;
+  }
+  REQUIRE(found.errors.size() == 1);
+  const std::string& message = found.errors[0].message;
+  CHECK(message.find(
+            "memory.receive_arena: it and memory.agent_arena are 1048576 MiB and 64 MiB, but ") ==
+        0);
+  CHECK(message.find("left; lower it or raise that limit") != std::string::npos);
+}
+
+TEST_CASE("preflight / a key file: absent, short, open to others") {
+  const test::TempDir dir;
+  CHECK(refuses("[tcp]\npsk_file = \"" + dir.path("none") + "\"\n",
+                {"k.toml:5: tcp.psk_file ", "No such file"}));
+  CHECK(refuses("[tcp]\npsk_file = \"" + dir.write("short", "five!") + "\"\n",
+                {"holds 5 bytes; a key has 16"}));
+  const std::string open = dir.write("open", std::string(32, 'k'));
+  REQUIRE(::chmod(open.c_str(), 0644) == 0);
+  const MachineReport found = report("[tcp]\npsk_file = \"" + open + "\"\n");
+  CHECK(found.errors.empty());
+  REQUIRE(found.warnings.size() == 1);
+  CHECK(found.warnings[0].find("other users can open it; run chmod 600") != std::string::npos);
+}
+
+TEST_CASE("preflight / a congestion control that the kernel does not have") {
+  CHECK(refuses("[tcp]\ncongestion = \"warp\"\n",
+                {"k.toml:5: tcp.congestion: ", "'warp' is not available"}));
+}
+
+}  // namespace kvrail::engine
