@@ -118,6 +118,9 @@ class SocketChannel final : public Channel {
   // Sends a question and takes in messages until its answer, which stays in received().
   Result<void> ask(Bytes question, MessageType answer, TimeNs timeout_ns, std::span<const int> fds) {
     if (ipc::send_message(socket_.get(), question, fds) != ipc::SendOutcome::sent) {
+      // Who is not let in is told so and cut off, maybe before it could ask.
+      const bool told = ipc::receive_message(socket_.get(), received_) == ReceiveOutcome::message;
+      if (told && received_.header.type == MessageType::refused) return refusal();
       return gone("before a question");
     }
     ipc::MessageHeader asked;
@@ -136,7 +139,8 @@ class SocketChannel final : public Channel {
         case ReceiveOutcome::message: {
           const bool ours = received_.header.sequence == asked.sequence;
           if (ours && received_.header.type == answer) return {};
-          if (ours && received_.header.type == MessageType::refused) return refusal();
+          const bool unasked = received_.header.sequence == 0;
+          if ((ours || unasked) && received_.header.type == MessageType::refused) return refusal();
           if (const Status end = judge_unasked(); !end.ok()) {
             return Error{end, "the engine said goodbye"};
           }

@@ -106,6 +106,7 @@ Result<void> AttachServer::adopt(Connection& connection, const AttachMessage& me
   const Result<Name> tenant = options_.policy.tenant_for(connection.caller, wish.view());
   if (!tenant.ok()) {
     ++counters_.refused_policy;
+    last_policy_refusal_ = tenant.error().message;
     return tenant.error();
   }
   Result<AgentInfo> info = agent_info(message, *tenant, options_.limits);

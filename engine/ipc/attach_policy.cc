@@ -21,7 +21,8 @@ Error forbidden(const Credentials& caller, std::string_view wish) {
   std::string text = "user " + std::to_string(caller.uid) + " may not attach";
   if (!wish.empty()) text += " as tenant '" + std::string(wish) + "'";
   return Error{{Code::permission_denied, Scope::engine, static_cast<std::int32_t>(caller.uid)},
-               text + ": add a rule [[attach.tenant]] to the engine's config"};
+               text + ": give uid " + std::to_string(caller.uid) +
+                   " a rule [[attach.tenant]] in the engine's configuration, or set attach.any_uid"};
 }
 
 }  // namespace

@@ -132,8 +132,10 @@ void AttachServer::accept_one(UniqueFd socket, TimeNs now_ns) {
   if (!options_.policy.admits(connection->caller)) {
     ++counters_.refused_policy;
     const Result<Name> why = options_.policy.tenant_for(connection->caller, {});
-    if (!why.ok()) refuse(*connection, why.error());
-    return;
+    KVRAIL_ASSERT(!why.ok());
+    last_policy_refusal_ = why.error().message;
+    // Unasked, with the sequence number 0: it may not have said anything yet.
+    return refuse(*connection, why.error());
   }
   const auto half_open = std::count_if(connections_.begin(), connections_.end(),
                                        [](const auto& entry) { return entry.second->half_open(); });

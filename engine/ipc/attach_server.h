@@ -73,6 +73,8 @@ class AttachServer {
   [[nodiscard]] bool empty() const noexcept { return connections_.empty(); }
   [[nodiscard]] std::size_t agents() const noexcept;
   [[nodiscard]] const AttachCounters& counters() const noexcept { return counters_; }
+  // Why the last one that the policy refused was turned away, as it was told; empty: none was.
+  [[nodiscard]] const std::string& last_policy_refusal() const noexcept { return last_policy_refusal_; }
 
  private:
   struct Connection;
@@ -122,6 +124,7 @@ class AttachServer {
   TimeNs accept_again_ns_ = 0;   // after the system ran out of descriptors; 0: now
   bool shutting_down_ = false;
   AttachCounters counters_;
+  std::string last_policy_refusal_;
   Received received_;
 };
 

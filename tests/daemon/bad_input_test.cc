@@ -3,9 +3,14 @@
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <fcntl.h>
+#include <grp.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -74,6 +79,30 @@ class Foreign {
  private:
   int fd_;
 };
+
+// What an attachment of another user's process says. Only for root.
+std::string attach_as(uid_t uid, const AttachOptions& options) {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    std::string said = "cannot become that user";
+    if (::setgroups(0, nullptr) == 0 && ::setgid(uid) == 0 && ::setuid(uid) == 0) {
+      const Result<Agent> agent = Agent::attach(options);
+      said = agent.ok() ? std::string("attached as ").append(agent->tenant())
+                        : std::string(name(agent.status().code)).append(": ").append(agent.error().message);
+    }
+    ::_exit(::write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::array<char, 1024> text{};
+  const ssize_t got = ::read(ends[0], text.data(), text.size());
+  ::close(ends[0]);
+  int status = 0;
+  CHECK(::waitpid(child, &status, 0) == child);
+  return std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+}
 
 }  // namespace
 
@@ -164,6 +193,30 @@ TEST_CASE("bad input / key files: absent, short, a folder, readable by others") 
   Daemon open("[tcp]\npsk_file = \"" + open_key + "\"\n");
   CHECK(open.up());
   CHECK(open.process().says("other users can open it; run chmod 600", kSoonMs));
+}
+
+TEST_CASE("bad input / a user without a rule is told why and what to do, and the log has it") {
+  if (::geteuid() != 0) {
+    MESSAGE("SKIP: only root can become another user");
+    return;
+  }
+  Daemon daemon("[[attach.tenant]]\nuid = 4242\nname = \"red\"\n");
+  REQUIRE(daemon.up());
+  REQUIRE(::chmod(daemon.dir().path("").c_str(), 0755) == 0);
+  REQUIRE(::chmod(daemon.socket().c_str(), 0666) == 0);
+  AttachOptions options = daemon.options("a");
+  options.tenant = "";
+  CHECK(attach_as(4242, options) == "attached as red");
+  // It is cut off before, while or after it asks: each time it hears why.
+  for (int i = 0; i < 50; ++i) {
+    const std::string said = attach_as(4243, options);
+    INFO(said);
+    REQUIRE(holds_all(said, {"permission_denied: user 4243 may not attach", "[[attach.tenant]]", "attach.any_uid"}));
+  }
+  options.tenant = "blue";
+  CHECK(holds_all(attach_as(4242, options), {"permission_denied: user 4242 may not attach as tenant 'blue'"}));
+  CHECK(daemon.process().says("attach refused: user 4243 may not attach", kSoonMs));
+  CHECK(daemon.process().says("attach refused: user 4242 may not attach as tenant 'blue'", kSoonMs));
 }
 
 TEST_CASE("bad input / a peer with another key, or none, is named where it is dialled, and nothing else stops") {
