@@ -169,6 +169,12 @@ Result<void> Node::connect(std::string_view address, std::uint32_t transport_ind
   return core_->connect(address, transport_index);
 }
 Status Node::dial_state(std::uint32_t dial) const noexcept { return core_->dial_state(dial); }
+void Node::show_dial(std::uint32_t at, const StatusDial& row) noexcept {
+  if (core_->page_ == nullptr || at >= kStatusDials) return;
+  StatusPageWrite write(*core_->page_);
+  write.data().dials[at] = row;
+  write.data().dial_count = std::max(write.data().dial_count, at + 1);
+}
 Result<AttachMemory> Node::prepare_attach(const StoreOptions& options, const AgentInfo& info, bool with_tenant) {
   return Core::prepare(options, info, with_tenant);
 }

@@ -96,6 +96,9 @@ class Node final : public AgentCommands {
   // Any thread. How the dial stands that connect() began as number `dial`: why the last try failed; ok
   // with detail 1 when there is a lane, with 0 before the first try has ended.
   [[nodiscard]] Status dial_state(std::uint32_t dial) const noexcept;
+  // The worker's thread. Puts what the Conductor knows of the `at`-th configured peer on the status page; beyond
+  // kStatusDials nothing happens.
+  void show_dial(std::uint32_t at, const StatusDial& row) noexcept;
 
   // Maps the memory that an agent needs, on any thread; attach() on the worker adopts it at once.
   // Without the tenant's arena it is enough for a tenant that has agents here already.

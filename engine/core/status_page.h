@@ -25,6 +25,7 @@ inline constexpr std::uint64_t kStatusPageMagic = 0x3130'5453'4c49'4152ULL;  // 
 inline constexpr std::size_t kStatusAgents = 256;
 inline constexpr std::size_t kStatusLanes = 64;
 inline constexpr std::size_t kStatusPeers = 64;
+inline constexpr std::size_t kStatusDials = 64;
 inline constexpr std::size_t kStatusTasks = 128;
 inline constexpr std::size_t kStatusTransfers = 256;
 inline constexpr std::size_t kStatusCostLines = 8;
@@ -100,6 +101,16 @@ struct StatusPeer {
   std::uint64_t nic_backlog_ns = 0, nic_price_ppm = 0, compute_price_ppm = 0;
 };
 
+// A peer of the configuration, connected or not.
+struct StatusDial {
+  char address[112] = {};                // as the configuration has it, cut where it is longer
+  char transport[8] = {};
+  char why[160] = {};                    // why the last try failed, and what to do; empty: none has
+  std::int64_t since_ns = 0;             // connected, or not, since then; the node's clock
+  std::uint8_t up = 0;
+  std::uint8_t reserved[7] = {};
+};
+
 struct StatusTask {
   std::uint64_t task = 0;
   Name workflow, agent;
@@ -162,9 +173,12 @@ struct StatusData {
   std::uint64_t blocks = 0, versions = 0, deliveries = 0, stagings = 0;
   std::uint32_t agent_count = 0, lane_count = 0, peer_count = 0, task_count = 0;
   std::uint32_t active_out = 0, active_in = 0;
+  std::uint32_t dial_count = 0;
+  std::uint32_t reserved2 = 0;
   StatusAgent agents[kStatusAgents];
   StatusLane lanes[kStatusLanes];
   StatusPeer peers[kStatusPeers];
+  StatusDial dials[kStatusDials];        // in the order of the configuration
   StatusTask tasks[kStatusTasks];        // a ring: newest overwrite oldest
   std::uint64_t transfer_count = 0;      // ever ended; row of serial s is s % kStatusTransfers
   StatusTransfer transfers[kStatusTransfers];

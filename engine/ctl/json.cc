@@ -40,7 +40,7 @@ Json counters_of(const StatusCounters& c) {
           {"posts_refused", c.posts_refused}, {"events_deferred", c.events_deferred}};
 }
 
-Json status_of(const StatusData& data) {
+Json nodes_of(const StatusData& data) {
   Json peers = Json::array();
   for (std::uint32_t i = 0; i < std::min<std::size_t>(data.peer_count, kStatusPeers); ++i) {
     const StatusPeer& peer = data.peers[i];
@@ -49,13 +49,27 @@ Json status_of(const StatusData& data) {
                      {"receive_bytes_total", peer.receive_bytes_total}, {"nic_backlog_ns", peer.nic_backlog_ns},
                      {"nic_price_ppm", peer.nic_price_ppm}, {"compute_price_ppm", peer.compute_price_ppm}});
   }
+  return peers;
+}
+
+Json peers_of(const StatusData& data) {
+  Json rows = Json::array();
+  for (std::uint32_t i = 0; i < std::min<std::size_t>(data.dial_count, kStatusDials); ++i) {
+    const StatusDial& dial = data.dials[i];
+    rows.push_back({{"address", text(dial.address)}, {"transport", text(dial.transport)}, {"connected", dial.up != 0},
+                    {"for_ns", data.refreshed_ns - dial.since_ns}, {"last_error", text(dial.why)}});
+  }
+  return {{"configured", rows}, {"nodes", nodes_of(data)}};
+}
+
+Json status_of(const StatusData& data) {
   return {{"node", id(data.node)}, {"incarnation", id(data.incarnation)},
           {"up_ns", data.refreshed_ns - data.started_ns}, {"draining", data.draining != 0},
           {"policy", data.policy == 0 ? std::string("adaptive") : medium(static_cast<Medium>(data.policy))},
           {"receive_bytes_total", data.receive_bytes_total}, {"receive_bytes_free", data.receive_bytes_free},
           {"leased_bytes", data.leased_bytes}, {"blocks", data.blocks}, {"versions", data.versions},
           {"deliveries", data.deliveries}, {"stagings", data.stagings}, {"active_out", data.active_out},
-          {"active_in", data.active_in}, {"counters", counters_of(data.counters)}, {"peers", peers}};
+          {"active_in", data.active_in}, {"counters", counters_of(data.counters)}, {"peers", nodes_of(data)}};
 }
 
 Json agents_of(const StatusData& data) {
@@ -136,6 +150,7 @@ std::string json_of(const StatusData& data, View view) {
     case View::status: return dump(status_of(data));
     case View::agents: return dump(agents_of(data));
     case View::lanes: return dump(lanes_of(data));
+    case View::peers: return dump(peers_of(data));
     case View::tasks: return dump(tasks_of(data));
     case View::transfers: return dump(transfers_of(data));
   }

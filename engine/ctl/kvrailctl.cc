@@ -18,6 +18,7 @@
 #include "engine/ctl/pick.h"
 #include "engine/ctl/views.h"
 #include "kvrail/agent.h"
+#include "kvrail/base/time.h"
 #include "kvrail_features.h"
 
 namespace kvrail::engine::ctl {
@@ -66,6 +67,8 @@ Result<std::unique_ptr<StatusData>> load(const std::string& socket) {
                     "the status page of " + socket + " is never at rest: is the engine stuck?"};
   }
   client::unmap(*map);
+  // The page stands still while nothing happens; times count on.
+  if (result.ok()) (*result)->refreshed_ns = std::max((*result)->refreshed_ns, SteadyClock().now_ns());
   return result;
 }
 
@@ -99,6 +102,7 @@ constexpr std::array kCommands{
     Command{"status", "the node: counters, memory, peers", View::status},
     Command{"agents", "agents that the node knows", View::agents},
     Command{"lanes", "lanes to peers: rate, round trip, bytes in flight", View::lanes},
+    Command{"peers", "peers of the configuration, connected or not and why, and nodes that are known", View::peers},
     Command{"tasks", "tasks of local agents", View::tasks},
     Command{"transfers", "the last transfers: medium, bytes, predicted and observed time",
             View::transfers}};

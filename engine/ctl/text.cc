@@ -68,6 +68,31 @@ std::string list_or(const std::vector<Row>& rows, const char* none) {
   return rows.size() > 1 ? table(rows) : std::string(none) + "\n";
 }
 
+// The nodes that there is, or was, a lane to.
+std::string nodes_text(const StatusData& data) {
+  std::vector<Row> peers{{"PEER", "STATE", "HEARD", "RECEIVE MEMORY FREE"}};
+  for (std::uint32_t i = 0; i < std::min<std::size_t>(data.peer_count, kStatusPeers); ++i) {
+    const StatusPeer& peer = data.peers[i];
+    peers.push_back({node_text(peer.node), peer.up != 0 ? "up" : "down", time_text(peer.last_heard_ago_ns) + " ago", bytes_text(peer.receive_bytes_free)});
+  }
+  return list_or(peers, "no peers");
+}
+
+template <std::size_t N>
+std::string text_of(const char (&bytes)[N]) {
+  return std::string(bytes, ::strnlen(bytes, N));
+}
+
+std::string peers_text(const StatusData& data) {
+  std::vector<Row> rows{{"CONFIGURED", "TRANSPORT", "STATE", "FOR", "LAST ERROR"}};
+  for (std::uint32_t i = 0; i < std::min<std::size_t>(data.dial_count, kStatusDials); ++i) {
+    const StatusDial& dial = data.dials[i];
+    rows.push_back({text_of(dial.address), text_of(dial.transport), dial.up != 0 ? "connected" : "connecting",
+                    time_text(data.refreshed_ns - dial.since_ns), dial.why[0] != '\0' ? text_of(dial.why) : "-"});
+  }
+  return list_or(rows, "no peers are configured") + "\n" + nodes_text(data);
+}
+
 std::string status_text(const StatusData& data) {
   const StatusCounters& c = data.counters;
   std::vector<Row> rows{
@@ -86,13 +111,7 @@ std::string status_text(const StatusData& data) {
       {"answers", number(c.laters) + " later", number(c.rejects) + " rejects"},
       {"faults", number(c.corrupt_units) + " corrupt units", number(c.malformed_frames) + " malformed frames, " + number(c.lane_losses) + " lane losses, " + number(c.peer_deaths) + " peer deaths"},
   };
-  std::string out = table(rows);
-  std::vector<Row> peers{{"PEER", "STATE", "HEARD", "RECEIVE MEMORY FREE"}};
-  for (std::uint32_t i = 0; i < std::min<std::size_t>(data.peer_count, kStatusPeers); ++i) {
-    const StatusPeer& peer = data.peers[i];
-    peers.push_back({node_text(peer.node), peer.up != 0 ? "up" : "down", time_text(peer.last_heard_ago_ns) + " ago", bytes_text(peer.receive_bytes_free)});
-  }
-  return out + "\n" + list_or(peers, "no peers");
+  return table(rows) + "\n" + nodes_text(data);
 }
 
 std::string agents_text(const StatusData& data) {
@@ -109,7 +128,7 @@ std::string lanes_text(const StatusData& data) {
   std::vector<Row> rows{{"PEER", "TRANSPORT", "STATE", "CAPACITY", "PLANNED", "ROUND TRIP", "IN FLIGHT", "QUEUED", "CHUNK", "SENT", "RECEIVED", "FAULTS"}};
   for (std::uint32_t i = 0; i < std::min<std::size_t>(data.lane_count, kStatusLanes); ++i) {
     const StatusLane& lane = data.lanes[i];
-    rows.push_back({node_text(lane.peer), std::string(lane.transport, ::strnlen(lane.transport, sizeof(lane.transport))), lane.up != 0 ? "up" : "down",
+    rows.push_back({node_text(lane.peer), text_of(lane.transport), lane.up != 0 ? "up" : "down",
                     rate_text(lane.capacity_bytes_per_s), rate_text(lane.planning_bytes_per_s), time_text(lane.round_trip_ns),
                     bytes_text(lane.in_flight_bytes) + " of " + bytes_text(lane.in_flight_limit_bytes), bytes_text(lane.queued_bytes), bytes_text(lane.chunk_bytes),
                     bytes_text(lane.bytes_sent), bytes_text(lane.bytes_received), number(lane.malformed + lane.digest_failures)});
@@ -177,6 +196,7 @@ std::string text_of(const StatusData& data, View view) {
     case View::status: return status_text(data);
     case View::agents: return agents_text(data);
     case View::lanes: return lanes_text(data);
+    case View::peers: return peers_text(data);
     case View::tasks: return tasks_text(data);
     case View::transfers: return transfers_text(data);
   }

@@ -246,9 +246,13 @@ TEST_CASE("bad input / a peer that nobody is at, or whose name is unknown, is na
   CHECK(daemon.process().says("cannot look up \"no-such-host.invalid\"", kSoonMs));
   CHECK(daemon.process().says("peer " + address + ": cannot be reached", kSoonMs));
   CHECK(daemon.attach("a").ok());
+  const auto peers = [&] { return run({KVRAIL_KVRAILCTL_PATH, "peers", "--socket", daemon.socket()}).output; };
+  CHECK(until([&] { return holds_all(peers(), {address, "tcp", "connecting", "cannot be reached: Connection refused",
+                                               "no-such-host.invalid:7400", "cannot look up"}); }));
   Daemon other("[tcp]\nlisten = \"" + address + "\"\n");
   REQUIRE(other.up());
   CHECK(daemon.process().says("peer " + address + ": connected", kSoonMs));
+  CHECK(until([&] { return holds_all(peers(), {"connected", "connecting", "cannot look up"}); }));
 }
 
 #if !KVRAIL_TEST_SANITIZED

@@ -51,7 +51,7 @@ TEST_CASE("kvrailctl / wrong usage names what is wrong and what there is, and ex
     CHECK(output.text.find(what) != std::string::npos);
     CHECK(std::count(output.text.begin(), output.text.end(), '\n') == 1);
   };
-  refused({"frobnicate"}, "no command 'frobnicate'; commands are status, agents, lanes, tasks, transfers");
+  refused({"frobnicate"}, "no command 'frobnicate'; commands are status, agents, lanes, peers, tasks, transfers");
   refused({"--json", "frobnicate", "x"}, "no command 'frobnicate'");
   refused({}, "a command is missing; commands are status");
   refused({"--frobnicate"}, "kvrailctl: ");
@@ -142,6 +142,7 @@ TEST_CASE("kvrailctl / shows agents, tasks, transfers and why") {
   CHECK(none.code == 3);
   CHECK(none.text.find("no such transfer") != std::string::npos);
   CHECK(run(rig, {"lanes"}).text == "no lanes\n");
+  CHECK(run(rig, {"peers"}).text == "no peers are configured\n\nno peers\n");
   CHECK(nlohmann::json::parse(run(rig, {"lanes", "--json"}).text).empty());
   rig.serve([&] {
     held.reset();
