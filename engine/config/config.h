@@ -22,18 +22,21 @@ enum class IdlePolicy : std::uint8_t { adaptive, spin, yield };
 struct PeerConfig {
   std::string address;             // "host:port", "[v6]:port" (tcp) or a path (shm)
   std::string transport = "tcp";   // tcp | shm
+  [[nodiscard]] bool operator==(const PeerConfig&) const = default;
 };
 
 // Which tenant a local user belongs to; without a rule the tenant is "uid-N".
 struct TenantRule {
   std::int64_t uid = -1;   // -1: left out, which is refused; 0 would be root
   std::string tenant;
+  [[nodiscard]] bool operator==(const TenantRule&) const = default;
 };
 
 // Where the settings stand, for messages: "tcp.listen", "peer[0].address" (counted from 0) to its line.
 struct ConfigSource {
   std::string file;   // empty: the Config was built by hand
   std::map<std::string, std::uint64_t, std::less<>> lines;
+  [[nodiscard]] bool operator==(const ConfigSource&) const = default;
 };
 
 struct Config {
@@ -83,6 +86,7 @@ struct Config {
   std::string log_level = "info";
   // [[peer]]
   std::vector<PeerConfig> peers;
+  [[nodiscard]] bool operator==(const Config&) const = default;
 };
 
 // Parses and validates. `name` is what errors call the text (a path).
