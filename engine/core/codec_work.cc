@@ -22,7 +22,7 @@ std::size_t index_of(Dtype dtype) noexcept { return static_cast<std::size_t>(dty
 std::uint64_t first_bits_per_1000(Medium medium, Dtype dtype) noexcept {
   const bool residual = medium == Medium::exact;
   switch (dtype) {
-    case Dtype::bf16: return residual ? 3'600 : 12'100;
+    case Dtype::bf16: return residual ? 4'000 : 12'200;
     case Dtype::fp16: return residual ? 7'000 : 14'200;
     case Dtype::fp32: return residual ? 24'000 : 28'200;
     case Dtype::fp8_e4m3:
