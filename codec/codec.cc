@@ -29,6 +29,13 @@ bool plausible(const Codec& codec, const RunShape& shape, const Meta& meta,
 
 }  // namespace
 
+Result<void> Codec::can_encode(const RunShape& shape) const {
+  if (takes(shape)) return {};
+  return refusal(shape);
+}
+
+Error Codec::refusal(const RunShape&) const { KVRAIL_UNREACHABLE(); }
+
 Report Codec::encode(const RunShape& shape, const RunView& in, const MutablePlanes& out,
                      std::span<std::byte> scratch, Meta& meta) const noexcept {
   KVRAIL_ASSERT(in.k.size() == shape.side_bytes() && in.v.size() == shape.side_bytes());

@@ -90,9 +90,10 @@ class Codec {
   virtual ~Codec() = default;
   [[nodiscard]] virtual Medium medium() const noexcept = 0;
   [[nodiscard]] virtual std::size_t planes() const noexcept = 0;
-  /// Whether runs of this form can be coded; else Code::unsupported, with why and what to use
-  /// instead.
-  [[nodiscard]] virtual Result<void> can_encode(const RunShape& shape) const = 0;
+  /// Whether runs of this form can be coded. Makes no sentence, so it suits a data path.
+  [[nodiscard]] virtual bool takes(const RunShape& shape) const noexcept = 0;
+  /// The same; where they can't, Code::unsupported, with why and what to use instead.
+  [[nodiscard]] Result<void> can_encode(const RunShape& shape) const;
   /// Most bytes that `plane` of such a run can take. Exact where a plane's size depends on the form
   /// alone.
   [[nodiscard]] virtual std::uint64_t bound(const RunShape& shape,
@@ -110,6 +111,8 @@ class Codec {
                 std::span<std::byte> scratch) const noexcept;
 
  private:
+  /// Of a form that takes() refuses; never called where it takes all.
+  [[nodiscard]] virtual Error refusal(const RunShape& shape) const;
   virtual Status do_encode(const RunShape& shape, const RunView& in, const MutablePlanes& out,
                            std::span<std::byte> scratch, Meta& meta) const noexcept = 0;
   virtual Status do_decode(const RunShape& shape, const Meta& meta, const Planes& in,

@@ -9,7 +9,7 @@ class Full final : public Codec {
  public:
   Medium medium() const noexcept override { return Medium::full; }
   std::size_t planes() const noexcept override { return 1; }
-  Result<void> can_encode(const RunShape&) const override { return {}; }
+  bool takes(const RunShape&) const noexcept override { return true; }
   std::uint64_t bound(const RunShape& shape, std::size_t) const noexcept override {
     return shape.raw_bytes();
   }

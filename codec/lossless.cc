@@ -156,7 +156,7 @@ class Lossless final : public Codec {
  public:
   Medium medium() const noexcept override { return Medium::lossless; }
   std::size_t planes() const noexcept override { return 1; }
-  Result<void> can_encode(const RunShape&) const override { return {}; }
+  bool takes(const RunShape&) const noexcept override { return true; }
   std::uint64_t bound(const RunShape& shape, std::size_t) const noexcept override {
     return shape.tokens == 0 ? 0 : kLosslessHeaderBytes + shape.raw_bytes();
   }

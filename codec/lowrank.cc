@@ -323,16 +323,19 @@ LowRank::LowRank(const Basis& basis, std::uint32_t layer, std::uint32_t first_po
                 theta <= kMaxTheta);
 }
 
-Result<void> LowRank::can_encode(const RunShape& shape) const {
+bool LowRank::takes(const RunShape& shape) const noexcept {
+  const BasisShape& of = basis_->shape();
+  return shape.kv_heads == of.kv_heads && shape.head_dim == of.head_dim && dtype_bytes(shape.dtype) >= 2;
+}
+
+Error LowRank::refusal(const RunShape& shape) const {
   const BasisShape& of = basis_->shape();
   if (shape.kv_heads != of.kv_heads || shape.head_dim != of.head_dim)
     return Error{{Code::unsupported},
                  "lowrank: its basis is for rows of " + std::to_string(of.kv_heads) + " x " +
                      std::to_string(of.head_dim) +
                      " values; calibrate one for this model, or use int4 or int8"};
-  if (dtype_bytes(shape.dtype) < 2)
-    return Error{{Code::unsupported}, "lowrank: takes bf16, fp16 and fp32; send fp8 as full"};
-  return {};
+  return Error{{Code::unsupported}, "lowrank: takes bf16, fp16 and fp32; send fp8 as full"};
 }
 
 std::uint64_t LowRank::bound(const RunShape& shape, std::size_t) const noexcept {

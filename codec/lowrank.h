@@ -57,12 +57,13 @@ class LowRank final : public Codec {
 
   [[nodiscard]] Medium medium() const noexcept override { return Medium::lowrank; }
   [[nodiscard]] std::size_t planes() const noexcept override { return 1; }
-  [[nodiscard]] Result<void> can_encode(const RunShape& shape) const override;
+  [[nodiscard]] bool takes(const RunShape& shape) const noexcept override;
   [[nodiscard]] std::uint64_t bound(const RunShape& shape,
                                     std::size_t plane) const noexcept override;
   [[nodiscard]] std::size_t scratch_bytes(const RunShape& shape) const noexcept override;
 
  private:
+  [[nodiscard]] Error refusal(const RunShape& shape) const override;
   struct Work;
   Status do_encode(const RunShape& shape, const RunView& in, const MutablePlanes& out,
                    std::span<std::byte> scratch, Meta& meta) const noexcept override;

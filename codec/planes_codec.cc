@@ -38,22 +38,9 @@ class PlanesCodec final : public Codec {
   Medium medium() const noexcept override { return medium_; }
   std::size_t planes() const noexcept override { return planes_; }
 
-  Result<void> can_encode(const RunShape& shape) const override {
-    const std::string_view name = medium_name(medium_);
-    const Dtype dtype = shape.dtype;
-    if (dtype != Dtype::bf16 && dtype != Dtype::fp16 && dtype != Dtype::fp32) {
-      return cannot(name, static_cast<std::int64_t>(dtype),
-                    " encodes bf16, fp16 and fp32; fp8 is sent by full");
-    }
-    if (dtype == Dtype::fp32 && planes_ == kMaxPlanes) {
-      return cannot(name, static_cast<std::int64_t>(dtype),
-                    " is exact for bf16 and fp16 only; fp32 is sent by lossless or full");
-    }
-    if (shape.head_dim == 0 || shape.head_dim % kOctet != 0 || shape.kv_heads == 0) {
-      return cannot(name, shape.head_dim,
-                    " needs a head_dim that is a multiple of 8; other runs are sent by lossless");
-    }
-    return {};
+  bool takes(const RunShape& shape) const noexcept override {
+    return takes_dtype(shape.dtype) && shape.head_dim != 0 && shape.head_dim % kOctet == 0 &&
+           shape.kv_heads != 0;
   }
 
   std::uint64_t bound(const RunShape& shape, std::size_t plane) const noexcept override {
@@ -67,6 +54,22 @@ class PlanesCodec final : public Codec {
   }
 
  private:
+  // Every float, but exact is for those of 16 bits.
+  [[nodiscard]] bool takes_dtype(Dtype dtype) const noexcept {
+    const bool half = dtype == Dtype::bf16 || dtype == Dtype::fp16;
+    return half || (dtype == Dtype::fp32 && planes_ < kMaxPlanes);
+  }
+  Error refusal(const RunShape& shape) const override {
+    const std::string_view name = medium_name(medium_);
+    if (takes_dtype(shape.dtype)) {
+      return cannot(name, shape.head_dim,
+                    " needs a head_dim that is a multiple of 8; other runs are sent by lossless");
+    }
+    return cannot(name, static_cast<std::int64_t>(shape.dtype),
+                  shape.dtype == Dtype::fp32
+                      ? " is exact for bf16 and fp16 only; fp32 is sent by lossless or full"
+                      : " encodes bf16, fp16 and fp32; fp8 is sent by full");
+  }
   PlaneRun plane_run(const RunShape& shape, bool rotate_v,
                      std::span<std::byte> scratch) const noexcept {
     return {shape, rotate_v, reinterpret_cast<float*>(scratch.data())};

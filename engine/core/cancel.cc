@@ -91,7 +91,7 @@ void Node::Core::release_followers(std::uint32_t index) noexcept {
   out.leads = false;
   std::uint32_t next = out.next_follower;
   out.next_follower = kNoIndex;
-  const bool held = out.status.ok() && is_kv(out.medium) && out.medium != Medium::window;
+  const bool held = out.status.ok() && stays_held(out.medium);
   while (next != kNoIndex) {
     const std::uint32_t follower = next;
     Outgoing& waiting = out_at(follower);
@@ -155,6 +155,9 @@ void Node::Core::on_cancel(std::uint32_t lane, const wire::Cancel& message) noex
   Incoming& in = in_at(index);
   if (in.state == InState::closing || in.state == InState::failing) return;
   const Status status = message.status.ok() ? Status{Code::cancelled} : message.status;
+  // It comes again under another id; who fetches it goes on waiting for that.
+  in.superseded = status.code == Code::cancelled && status.detail == kOfferedAnew;
+  if (in.superseded) await_offer(in);
   fail_in(index, Status{status.code, Scope::transfer, status.detail}, Answer::none);
 }
 

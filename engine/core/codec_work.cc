@@ -6,12 +6,11 @@
 
 #include "kvrail/base/assert.h"
 #include "kvrail/base/bits.h"
-#include "kvrail/base/no_alloc.h"
+#include "kvrail/base/byte_order.h"
 
 namespace kvrail::engine {
 namespace {
 
-constexpr std::array kCodedMedia{Medium::lossless, Medium::int4, Medium::int8, Medium::exact};
 constexpr std::align_val_t kAlignment{64};
 constexpr std::uint64_t kRoomSlackBytes = 96;  // what a short run may stray from the mean by
 
@@ -114,7 +113,6 @@ void CodecWork::learn_room(const Layout& layout, Medium medium, std::uint32_t ro
 
 CodecWork::Encoded CodecWork::encode(const Layout& layout, const Coding& coding, const BlockView& block,
                                      std::uint32_t layer) noexcept {
-  const AllowAllocScope refusal;
   const codec::Codec& codec = *codec::codec_for(coding.medium);
   const codec::RunShape shape = codec::run_shape(layout, block.tokens);
   const PlaneMask mask = coding.planes();
@@ -137,8 +135,7 @@ CodecWork::Encoded CodecWork::encode(const Layout& layout, const Coding& coding,
     learn_room(layout, coding.medium, block.tokens, used);
     return Encoded::too_large;
   }
-  const auto head = static_cast<std::uint32_t>(used);
-  std::memcpy(run.data(), &head, kRunHeadBytes);
+  store_le32(run.data(), static_cast<std::uint32_t>(used));
   std::memcpy(run.data() + kRunHeadBytes, run_.get(), used);
   std::memset(run.data() + kRunHeadBytes + used, 0, run.size() - kRunHeadBytes - used);
   return Encoded::ok;
@@ -156,8 +153,7 @@ bool CodecWork::decode(const Layout& layout, const Coding& coding, const BlockVi
     const std::size_t plane = store_plane(coding.planes(), i);
     std::span<const std::byte> run = run_of(block.planes[plane], layout, layer);
     if (plane == kVaryingPlane) {
-      std::uint32_t used = 0;
-      std::memcpy(&used, run.data(), kRunHeadBytes);
+      const std::uint32_t used = load_le32(run.data());
       if (used > run.size() - kRunHeadBytes) return false;
       run = run.subspan(kRunHeadBytes, used);
     }

@@ -26,6 +26,7 @@ using transport::Event;
 using transport::LaneId;
 
 inline constexpr std::uint32_t kMaxTransports = 8;
+inline constexpr std::int32_t kOfferedAnew = 2;    // CANCEL: the same transfer comes under another id
 inline constexpr std::int32_t kBaseGone = 1;       // REJECT not_found: offer again from token 0
 
 struct LocalAgent {

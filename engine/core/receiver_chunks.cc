@@ -306,7 +306,7 @@ void Node::Core::close_in(std::uint32_t index, Answer answer, Status status) noe
     release_reserved(in.to, 1);
     in.event_reserved = false;
   }
-  if (answer != Answer::later) {
+  if (answer != Answer::later && !in.superseded) {
     ++(status.ok() ? counters_.transfers_in_ok : counters_.transfers_in_failed);
     explain_in(in);
     if (in.fetch != kNoIndex) end_fetch(in.fetch, status, &in);   // takes the fetch from `in`

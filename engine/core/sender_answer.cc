@@ -126,7 +126,7 @@ void Node::Core::restart(std::uint32_t index) noexcept {
   drop_flow(out);
   release_payload(scratch_, out.arrays);
   release_planes(out, UINT64_MAX);
-  (void)post(out.lane, wire::Cancel{out.id, Status{Code::cancelled}});  // else its lease expires idle
+  (void)post(out.lane, wire::Cancel{out.id, Status{Code::cancelled, Scope::transfer, kOfferedAnew}});  // else its lease expires idle
   out_ids_.erase(out.id);
   out.id = next_transfer_++;
   KVRAIL_ASSERT(out_ids_.insert(out.id, index) != nullptr);

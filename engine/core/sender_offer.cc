@@ -12,7 +12,6 @@ constexpr TimeNs kFirstAnswerNs = 500 * kMillisecondNs;  // an OFFER is repeated
 constexpr TimeNs kLastAnswerNs = 4 * kSecondNs;
 constexpr TimeNs kCutAnswerNs = 500 * kMillisecondNs;  // how long past its deadline a cut transfer may take to end
 
-constexpr std::array kCodedMedia{Medium::lossless, Medium::int4, Medium::int8, Medium::exact};
 constexpr MediumMask kEngineCan = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
                                   mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
                                   mask_of(Medium::window) | mask_of(Medium::reference) | mask_of(Medium::summary);
@@ -305,7 +304,7 @@ void Node::Core::note_belief(const Outgoing& out) noexcept {
   if (blocks == 0 || blocks > view.hashes.size()) return;
   if (beliefs_.full()) beliefs_.clear();  // only a hint: it is built up again
   beliefs_.insert(belief_key(out), Belief{blocks * view.layout.block_tokens, view.hashes[blocks - 1],
-                                          is_kv(out.medium) && out.medium != Medium::window});
+                                          stays_held(out.medium)});
 }
 
 void Node::Core::run_offering(std::uint32_t index) noexcept {

@@ -246,6 +246,7 @@ struct Incoming {
   Coding coding;                        // the medium's, with the sizes that were offered
   std::uint64_t missing_blocks = 0;
   bool accept_wanted = false, outcome_wanted = false;
+  bool superseded = false;              // cancelled, and offered anew under another id: no failure
   bool listed = true;                   // found by (peer, id); not any more once the peer restarted
 
   StagingHandle staging;
@@ -274,6 +275,8 @@ struct Incoming {
   bool event_reserved = false;
 };
 
+// Who got it holds the KV under its hashes from then on; a window's delivery is terminal.
+[[nodiscard]] constexpr bool stays_held(Medium medium) noexcept { return is_kv(medium) && medium != Medium::window; }
 [[nodiscard]] inline bool has_kv(std::span<const scheduler::CandidateCost> candidates) noexcept {
   return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return is_kv(c.medium); });
 }

@@ -1,8 +1,6 @@
 #include "engine/store/coding.h"
 
 #include "codec/codec.h"
-#include "kvrail/base/assert.h"
-#include "kvrail/base/no_alloc.h"
 
 namespace kvrail::engine {
 namespace {
@@ -27,9 +25,8 @@ bool varying_part(const Layout& layout, Medium medium, std::uint32_t rows, std::
 }  // namespace
 
 bool can_code(const Layout& layout, Medium medium) noexcept {
-  const AllowAllocScope refusal;  // only its sentence is allocated, and it is dropped here
   const codec::Codec* const codec = codec::codec_for(medium);
-  return is_coded(medium) && codec != nullptr && codec->can_encode(codec::run_shape(layout, 1)).ok();
+  return is_coded(medium) && codec != nullptr && codec->takes(codec::run_shape(layout, 1));
 }
 
 std::uint64_t run_bytes(const Layout& layout, const Coding& coding, std::uint32_t rows, std::size_t plane) noexcept {

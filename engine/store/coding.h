@@ -41,7 +41,9 @@ struct Coding {
   [[nodiscard]] constexpr PlaneMask planes() const noexcept { return planes_of(medium); }
 };
 
-// Whether blocks of the Layout can be coded so. No sentence is made.
+inline constexpr std::array kCodedMedia{Medium::lossless, Medium::int4, Medium::int8, Medium::exact};
+
+// Whether blocks of the Layout can be coded so.
 [[nodiscard]] bool can_code(const Layout& layout, Medium medium) noexcept;
 
 // Bytes of a run (one layer of a block of `rows` tokens); 0 for a plane that the medium has not.

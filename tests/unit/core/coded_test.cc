@@ -96,6 +96,40 @@ TEST_CASE("core / coded / rows that don't get smaller are not sent as lossless")
   pair.finish();
 }
 
+TEST_CASE("core / coded / rows that need more room are offered again, and nothing has failed") {
+  // One value in sixteen is far smaller than the others: half a bit a value more than models need.
+  const auto spread = [](TestAgent& agent, std::string_view context, std::size_t tokens) {
+    const Extent extent = agent.contexts[std::string(context)].extent;
+    std::byte* slot = agent.host().node->store().arena(extent.arena)->base() + extent.offset;
+    for (std::uint64_t i = 0; i < tokens * small_layout().token_bytes() / 2; i += 16) {
+      const auto bits = static_cast<std::uint16_t>((20 + i / 16 % 60) << 7);
+      std::memcpy(slot + 2 * i, &bits, 2);
+    }
+  };
+  Pair pair;
+  REQUIRE(pair.sender->commit("doc", 7, 64).ok());
+  spread(*pair.sender, "doc", 64);
+  const AgentEvent sent = pair.send("doc", {.medium = Medium::lossless});
+  CHECK(sent.status == Status{});
+  CHECK(sent.medium == Medium::lossless);
+  (void)pair.delivered();
+  CHECK(pair.b->node->counters().transfers_in_failed == 0);
+  CHECK(pair.b->node->counters().transfers_in_ok == 1);
+
+  // Who asked for it is not told of the first try either.
+  NodeOptions options = World::small_options(1, 1);
+  Pair other(options);
+  REQUIRE(other.sender->commit("doc", 8, 64).ok());
+  spread(*other.sender, "doc", 64);
+  REQUIRE(other.b->node->fetch(other.receiver->handle, 5, name_of("sender"), name_of("doc"), 0, {.medium = Medium::lossless}).ok());
+  AgentEvent fetched;
+  REQUIRE(other.world.run_until([&] { return other.receiver->take(AgentEventKind::fetched, fetched, 5); }));
+  CHECK(fetched.status == Status{});
+  (void)other.delivered();
+  CHECK(other.b->node->counters().transfers_in_failed == 0);
+  CHECK(other.a->node->counters().encoded_bytes > 64 * small_layout().token_bytes());  // it was tried twice
+}
+
 TEST_CASE("core / coded / a deadline cuts planes, and what came whole is delivered and named") {
   // 1,500 tokens: 0.2 MB as int4, 0.4 as int8, 0.53 as exact: 160, 320 and 430 ms on this link.
   struct Cut {
