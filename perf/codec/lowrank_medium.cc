@@ -26,8 +26,9 @@ Result<void> LowRankMedium::prepare(const KvSet& set) {
     return Error{{Code::unsupported}, "the basis is of another form than this KV"};
   }
   codecs_.clear();
-  theta_ =
-      codec::theta_for_rate(*context_.basis, bits_.value_or(dtype_bytes(set.dtype)), kRunTokens);
+  theta_ = !bits_ && context_.theta
+               ? *context_.theta
+               : codec::theta_for_rate(*context_.basis, bits_.value_or(dtype_bytes(set.dtype)), kRunTokens);
   return CodedMedium::prepare(set);
 }
 

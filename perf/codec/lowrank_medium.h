@@ -8,7 +8,7 @@
 
 namespace kvrail::fidelity {
 
-/// Bits a value of "lowrank@BITS"; empty for "lowrank": an eighth of the set's. invalid_argument
+/// Bits a value of "lowrank@BITS"; empty for "lowrank": the context's. invalid_argument
 /// outside 0.25 to 10.
 [[nodiscard]] Result<std::optional<double>> lowrank_rate(std::string_view name);
 

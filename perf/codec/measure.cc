@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "perf/codec/learned_basis.h"
+#include "perf/codec/profile_basis.h"
 #include "perf/codec/medium_under_test.h"
 #include "perf/codec/sparse_medium.h"
 
@@ -68,17 +69,18 @@ class Run {
     measured_.description = form(*kv) + "; attention of drawn queries";
     const Queries queries = proxy_queries(*kv);
     KvSet second_half;
-    if (wants(draws_on_basis)) {
+    if (auto loaded = load_basis(); !loaded.ok()) return std::move(loaded).error();
+    if (learns()) {
       const KvSet first_half = kv->part(0, kv->tokens / 2);
       second_half = kv->part(kv->tokens / 2, kv->tokens);
       learn(std::span(&first_half, 1));
     }
     if (auto made = make_candidates(); !made.ok()) return std::move(made).error();
     const auto subject_of = [&](const Candidate& candidate) {
-      return Subject{draws_on_basis(candidate.figures.name) ? second_half : *kv, queries, nullptr};
+      return Subject{learns() && draws_on_basis(candidate.figures.name) ? second_half : *kv, queries, nullptr};
     };
     if (auto added = add(subject_of); !added.ok()) return std::move(added).error();
-    return finish(*kv, second_half);
+    return finish(*kv, learns() ? second_half : *kv);
   }
 
   Result<Measured> model() {
@@ -86,7 +88,8 @@ class Run {
     trial_options.importance = wants(is_sparse);
     auto trial = ModelTrial::open(trial_options);
     if (!trial.ok()) return std::move(trial).error();
-    if (wants(draws_on_basis)) {
+    if (auto loaded = load_basis(); !loaded.ok()) return std::move(loaded).error();
+    if (learns()) {
       if (auto learned = learn_from_model(); !learned.ok()) return std::move(learned).error();
     }
     if (auto made = make_candidates(); !made.ok()) return std::move(made).error();
@@ -114,6 +117,19 @@ class Run {
   [[nodiscard]] bool wants(bool (*kind)(std::string_view) noexcept) const {
     return std::any_of(options_.media.begin(), options_.media.end(),
                        [&](const std::string& name) { return kind(name); });
+  }
+
+  // What no profile brings is learned from tokens that are not measured.
+  [[nodiscard]] bool learns() const { return wants(draws_on_basis) && options_.profile.empty(); }
+
+  Result<void> load_basis() {
+    if (options_.profile.empty()) return {};
+    auto loaded = load_profile_basis(options_.profile);
+    if (!loaded.ok()) return std::move(loaded).error();
+    basis_.emplace(std::move(loaded->basis));
+    context_.basis = &*basis_;
+    context_.theta = loaded->theta;
+    return {};
   }
 
   void learn(std::span<const KvSet> sets) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,6 +49,7 @@ class MediumUnderTest {
 struct MediumContext {
   const codec::Basis* basis = nullptr;  // of lowrank; null: it can code nothing, and why
   std::string why_no_basis;
+  std::optional<std::uint16_t> theta = {};  // of "lowrank" without a rate; none: an eighth of the set's
 };
 /// Whether the medium of this name draws on a basis.
 [[nodiscard]] bool draws_on_basis(std::string_view name) noexcept;

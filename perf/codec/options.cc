@@ -36,6 +36,8 @@ void add_options(CLI::App& app, CodecOptions& options, Words& words) {
   app.add_option("--media", words.media, "comma-separated; all that there are");
   app.add_flag("--compare", words.compare, "q8_0 and q4_0 of ggml too (always with a model)");
   app.add_option("--layout", options.layout, "TOML file with RoPE data of --k");
+  app.add_option("--profile", options.profile,
+                 "profile of kvrail-calibrate, for lowrank's basis; without it one is learned");
   app.add_flag("--full", words.full, "4,096 answer positions and more instead of 1,024");
   app.add_option("--facts", options.trial.facts, "facts of a document (128)")
       ->check(CLI::Range(kFewestFacts, kMostFacts));

@@ -12,7 +12,8 @@ namespace kvrail::fidelity {
 
 struct CodecOptions {
   KvFiles files;       // both paths empty: a model
-  std::string layout;  // a path, or empty
+  std::string layout;   // a path, or empty
+  std::string profile;  // likewise
   TrialOptions trial;
   std::vector<std::string> media;  // in the order of the report
   bool json = false;

@@ -11,17 +11,14 @@
 #include "perf/codec/sparse_medium.h"
 #include "perf/codec/speed.h"
 #include "tests/unit/codec_program/files.h"
+#include "tests/unit/codec_program/media.h"
 
 namespace kvrail::fidelity {
 namespace {
 
+using fidelity_test::medium;
 using fidelity_test::random_set;
-
-std::unique_ptr<MediumUnderTest> medium(const std::string& name) {
-  auto made = make_medium(name, MediumContext{});
-  REQUIRE(made.ok());
-  return std::move(*made);
-}
+using fidelity_test::there_and_back;
 
 // Of kvrail, but for those that draw on a basis or leave tokens out.
 std::vector<std::string> plain_names() {
@@ -35,15 +32,6 @@ std::vector<std::string> all_names() {
   std::vector<std::string> names = plain_names();
   for (const std::string& name : comparison_names()) names.push_back(name);
   return names;
-}
-
-KvSet there_and_back(MediumUnderTest& medium, const KvSet& set) {
-  REQUIRE(medium.prepare(set).ok());
-  REQUIRE(medium.encode(set).ok());
-  KvSet out = set.empty_like(medium.decoded_dtype(set));
-  std::fill(out.k.begin(), out.k.end(), std::byte{0x5A});
-  REQUIRE(medium.decode(out).ok());
-  return out;
 }
 
 TEST_CASE("media / full is there; an unknown name is refused with the list") {

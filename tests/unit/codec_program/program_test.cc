@@ -155,14 +155,37 @@ TEST_CASE("kvrail-codec / the built-in model: four fields more, and ggml's forma
     CHECK(std::find(names.begin(), names.end(), name) != names.end());
 }
 
+TEST_CASE("kvrail-codec / a calibrated basis loses less than one that plain error was fitted to") {
+  const std::string profile = std::string(KVRAIL_SOURCE_ROOT) + "/perf/model/recall.profile.toml";
+  const auto kl = [](const Ended& ended) {
+    REQUIRE(ended.code == 0);
+    return json::parse(ended.out)["media"][0]["logit_kl"].get<double>();
+  };
+  const std::string ask = "--json --facts 96 --media lowrank";
+  CHECK(2 * kl(run(ask + " --profile " + profile)) < kl(run(ask)));
+}
+
 TEST_CASE("kvrail-codec / bad usage and bad input: exit status 2 and one line with the remedy") {
   const KvOnDisk kv;
   const auto cut = kv.folder.file("cut.npy", contents(kv.k).substr(0, 1000));
   const auto layout = kv.folder.file("bad.toml", "rope_base = -1\n");
+  const std::string known = contents(std::string(KVRAIL_SOURCE_ROOT) + "/perf/model/recall.profile.toml");
+  const auto profile = kv.folder.file("a.profile.toml", known);
+  const auto without = kv.folder.file("b.profile.toml", known.substr(0, known.find("[lowrank]")) +
+                                                            known.substr(known.find("[protection]")));
+  const std::string other = contents(std::string(KVRAIL_SOURCE_ROOT) + "/perf/model/recall.basis");
+  const Folder damaged;
+  const auto cut_basis = damaged.file("c.profile.toml", known);
+  (void)damaged.file("recall.basis", other.substr(0, other.size() / 2));
   const struct {
     std::string arguments;
     const char* part;
   } cases[] = {
+      {kv.options() + "--media lowrank --profile none", "none"},
+      {kv.options() + "--media lowrank --profile " + layout, "bad.toml"},
+      {kv.options() + "--media lowrank --profile " + profile, "recall.basis"},
+      {kv.options() + "--media lowrank --profile " + without, "kvrail-calibrate"},
+      {kv.options() + "--media lowrank --profile " + cut_basis, "recall.basis"},
       {"--k " + kv.k, "go together"},
       {kv.options() + "--media zip", "full"},
       {kv.options() + "--media lowrank@99", "0.25 to 10"},

@@ -10,26 +10,14 @@
 #include "perf/codec/sparse_medium.h"
 #include "tests/support/mode.h"
 #include "tests/unit/codec_program/files.h"
+#include "tests/unit/codec_program/media.h"
 
 namespace kvrail::fidelity {
 namespace {
 
+using fidelity_test::medium;
 using fidelity_test::random_set;
-
-std::unique_ptr<MediumUnderTest> medium(const std::string& name) {
-  auto made = make_medium(name, MediumContext{});
-  REQUIRE(made.ok());
-  return std::move(*made);
-}
-
-KvSet there_and_back(MediumUnderTest& medium, const KvSet& set) {
-  REQUIRE(medium.prepare(set).ok());
-  REQUIRE(medium.encode(set).ok());
-  KvSet out = set.empty_like(medium.decoded_dtype(set));
-  std::fill(out.k.begin(), out.k.end(), std::byte{0x5A});
-  REQUIRE(medium.decode(out).ok());
-  return out;
-}
+using fidelity_test::there_and_back;
 
 bool is_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });

@@ -1,0 +1,21 @@
+// The basis of lowrank that a profile of kvrail-calibrate names.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "codec/basis.h"
+#include "kvrail/base/result.h"
+
+namespace kvrail::fidelity {
+
+struct ProfileBasis {
+  codec::Basis basis;
+  std::uint16_t theta = 0;  // that the profile's figures are for
+};
+
+/// Reads the profile at `path`, and the basis beside it. One line where a file is missing or damaged,
+/// the profile names no basis, or the basis has another id than it says.
+[[nodiscard]] Result<ProfileBasis> load_profile_basis(const std::string& path);
+
+}  // namespace kvrail::fidelity
