@@ -60,9 +60,7 @@ std::string dial_text(Status state) {
 }
 
 void copy_text(std::string_view from, std::span<char> to) noexcept {
-  const std::size_t length = std::min(from.size(), to.size() - 1);
-  std::memcpy(to.data(), from.data(), length);
-  to[length] = '\0';
+  to[from.copy(to.data(), to.size() - 1)] = '\0';
 }
 
 WorkerOptions worker_options(const Config& config, const char* name, int core, const char* core_key) {

@@ -90,12 +90,18 @@ int Process::wait(int timeout_ms) {
     int status = 0;
     if (::waitpid(pid_, &status, WNOHANG) != pid_) continue;
     code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    for (std::size_t before = 0; before != output_.size();) {
-      before = output_.size();
-      read_some(0);
-    }
+    static_cast<void>(output_now());
   }
   return code_;
+}
+
+const std::string& Process::output_now() {
+  std::size_t before = 0;
+  do {
+    before = output_.size();
+    read_some(0);
+  } while (output_.size() != before);
+  return output_;
 }
 
 bool Process::says(const std::string& text, int timeout_ms) {

@@ -39,7 +39,9 @@ class Process {
   [[nodiscard]] int wait(int timeout_ms);
   // True when the output so far holds `text`; waits for it up to `timeout_ms`.
   [[nodiscard]] bool says(const std::string& text, int timeout_ms);
-  [[nodiscard]] const std::string& output() const { return output_; }   // both streams
+  [[nodiscard]] const std::string& output() const { return output_; }   // both streams, as far as they were read
+  // All that it has written until now.
+  [[nodiscard]] const std::string& output_now();
   [[nodiscard]] pid_t pid() const { return pid_; }
 
  private:

@@ -48,7 +48,7 @@ class Pair {
   void start_b() { b_ = start("b", 2, false); }
   [[nodiscard]] Process& a() { return *a_; }
   [[nodiscard]] Process& b() { return *b_; }
-  [[nodiscard]] Agent attach(const std::string& node, const std::string& name) const {
+  [[nodiscard]] Agent attach(const std::string& node, const std::string& name) {
     AttachOptions options;
     options.socket_path = dir_.path(node + ".sock");
     options.name = name;
@@ -57,7 +57,10 @@ class Pair {
     options.tokenizer = {1, 2};
     options.timeout = kSoon;
     auto agent = Agent::attach(options);
-    REQUIRE_MESSAGE(agent.ok(), (agent.ok() ? "" : agent.error().message));
+    if (!agent.ok()) {
+      INFO((node == "a" ? a() : b()).output_now());
+      FAIL(agent.error().message);
+    }
     return std::move(agent).value();
   }
 
