@@ -35,7 +35,7 @@ std::size_t Node::Core::announce() noexcept {
       const bool done = agent.leaving
                             ? post(lane, wire::AgentDown{info.tenant, info.name})
                             : post(lane, wire::AgentUp{info.tenant, info.name, info.role, info.accepted,
-                                                       info.tokenizer, info.layout, info.compute});
+                                                       info.tokenizer, info.layout, info.compute, {}});
       if (!done) {
         owed = true;
         continue;
@@ -71,7 +71,7 @@ void Node::Core::on_agent_up(std::uint32_t lane, const wire::AgentUp& message) n
     agent = remotes_.get(handle);
   }
   *agent = RemoteAgent{message.tenant, message.agent,  peer,           message.role,    message.accepted,
-                       message.tokenizer, message.layout, message.compute, now_};
+                       message.tokenizer, message.layout, message.compute, message.lowrank, now_};
 }
 
 void Node::Core::on_agent_down(std::uint32_t lane, const wire::AgentDown& message) noexcept {

@@ -52,6 +52,7 @@ struct RemoteAgent {
   Hash128 tokenizer;
   Layout layout;
   ComputeProfile compute;
+  wire::LowRankCode lowrank;          // that its node can read for its Layout
   TimeNs confirmed_ns = 0;            // last AGENT_UP
 };
 

@@ -157,6 +157,11 @@ void layout_fields(A& a, M& m) {
   a.f32(m.rope_scale);
 }
 template <class A, class M>
+void lowrank_fields(A& a, M& m) {
+  hash_fields(a, m.basis);
+  a.u16(m.theta);
+}
+template <class A, class M>
 void lease_fields(A& a, M& m) {
   a.u32(m.slot);
   a.u32(m.generation);
@@ -200,6 +205,7 @@ void fields(A& a, M& m) {
   a.up_to(kMaxBlockNs, m.compute.prefill_per_token_ns);
   a.up_to(kMaxBlockNs, m.compute.prefill_quadratic_ns_q20);
   a.up_to(kMaxBlockNs, m.compute.decode_per_token_ns);
+  lowrank_fields(a, m.lowrank);
 }
 template <class A, MessageOf<AgentDown> M>
 void fields(A& a, M& m) {
@@ -231,6 +237,7 @@ void fields(A& a, M& m) {
   medium_field(a, m.wish);
   a.flag(m.eager);
   a.flag(m.whole_planes);
+  lowrank_fields(a, m.lowrank);
   a.count(m.token_count_here, kMaxContextTokens);
   a.count(m.candidate_count, kMaxCandidates);
   for (std::size_t i = 0; i < m.candidate_count; ++i) candidate_fields(a, m.candidates[i]);

@@ -48,6 +48,14 @@ struct Keepalive {
   std::uint64_t sequence = 0;
 };
 
+// How rows are coded as lowrank: in the basis of that id, components having the bits that gain at least the
+// threshold of that index (docs/codecs.md). Who has not just this can't read what it made. Basis 0: not at all.
+struct LowRankCode {
+  Hash128 basis;
+  std::uint16_t theta = 0;
+  friend bool operator==(const LowRankCode&, const LowRankCode&) noexcept = default;
+};
+
 // An agent of the sending node exists (sent for each when a lane comes up, and at attach).
 struct AgentUp {
   Name tenant;
@@ -57,6 +65,7 @@ struct AgentUp {
   Hash128 tokenizer;            // equal tokenizers may exchange tokens
   Layout layout;
   ComputeProfile compute;
+  LowRankCode lowrank;          // that this node can read for the Layout
 };
 struct AgentDown {
   Name tenant;
@@ -113,6 +122,7 @@ struct Offer {
   Medium wish = Medium::automatic;   // forced by the caller when not automatic
   bool eager = false;                // an EAGER frame follows the last token ids
   bool whole_planes = false;         // what the receiver holds is of another encoding: it must not build on it
+  LowRankCode lowrank;               // of the candidate lowrank
   std::uint32_t token_count_here = 0;     // ids in this frame, starting at base_tokens
   std::uint8_t candidate_count = 0;
   std::array<Candidate, kMaxCandidates> candidates;

@@ -40,6 +40,7 @@ void for_each_sample(F&& f) {
   up.tokenizer = {1, 2};
   up.layout = sample_layout();
   up.compute = {1'000, 2'000, 3, 4'000};
+  up.lowrank = {{7, 8}, 720};
   f("agent_up", up);
   f("agent_down", w::AgentDown{name_of("acme"), name_of("planner")});
   w::Offer offer;
@@ -60,6 +61,7 @@ void for_each_sample(F&& f) {
   offer.fidelity_floor_ppm = 950'000;
   offer.weight = 4;
   offer.critical = true;
+  offer.lowrank = {{7, 8}, 720};
   offer.token_count_here = 4;
   offer.candidate_count = 2;
   offer.candidates[0].medium = Medium::tokens;
