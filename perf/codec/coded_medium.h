@@ -55,4 +55,28 @@ class PlainMedium final : public CodedMedium {
   const codec::Codec* codec_;
 };
 
+/// int4 or int8, and one plane more for the (layer, block)s that a profile protects; a block is a
+/// run of kRunTokens.
+class ProtectedMedium final : public CodedMedium {
+ public:
+  ProtectedMedium(const codec::Codec& codec, const codec::Codec& finer,
+                  const codec::Protection& rule)
+      : codec_(&codec),
+        finer_(&finer),
+        rule_(rule),
+        name_(std::string(medium_name(codec.medium())).append("+protect")) {}
+  [[nodiscard]] std::string_view name() const noexcept override { return name_; }
+
+ private:
+  const codec::Codec& codec_for_run(const KvSet& set, std::uint32_t layer,
+                                    std::uint32_t first) override {
+    const std::uint32_t blocks = (set.tokens + kRunTokens - 1) / kRunTokens;
+    return is_protected(rule_, layer, set.layers, first / kRunTokens, blocks) ? *finer_ : *codec_;
+  }
+
+  const codec::Codec *codec_, *finer_;
+  codec::Protection rule_;
+  std::string name_;
+};
+
 }  // namespace kvrail::fidelity

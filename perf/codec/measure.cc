@@ -69,7 +69,7 @@ class Run {
     measured_.description = form(*kv) + "; attention of drawn queries";
     const Queries queries = proxy_queries(*kv);
     KvSet second_half;
-    if (auto loaded = load_basis(); !loaded.ok()) return std::move(loaded).error();
+    if (auto loaded = load_profile(); !loaded.ok()) return std::move(loaded).error();
     if (learns()) {
       const KvSet first_half = kv->part(0, kv->tokens / 2);
       second_half = kv->part(kv->tokens / 2, kv->tokens);
@@ -88,7 +88,7 @@ class Run {
     trial_options.importance = wants(is_sparse);
     auto trial = ModelTrial::open(trial_options);
     if (!trial.ok()) return std::move(trial).error();
-    if (auto loaded = load_basis(); !loaded.ok()) return std::move(loaded).error();
+    if (auto loaded = load_profile(); !loaded.ok()) return std::move(loaded).error();
     if (learns()) {
       if (auto learned = learn_from_model(); !learned.ok()) return std::move(learned).error();
     }
@@ -122,13 +122,21 @@ class Run {
   // What no profile brings is learned from tokens that are not measured.
   [[nodiscard]] bool learns() const { return wants(draws_on_basis) && options_.profile.empty(); }
 
-  Result<void> load_basis() {
-    if (options_.profile.empty()) return {};
-    auto loaded = load_profile_basis(options_.profile);
-    if (!loaded.ok()) return std::move(loaded).error();
-    basis_.emplace(std::move(loaded->basis));
-    context_.basis = &*basis_;
-    context_.theta = loaded->theta;
+  Result<void> load_profile() {
+    if (!options_.profile.empty()) {
+      auto loaded = load_profile_basis(options_.profile);
+      if (!loaded.ok()) return std::move(loaded).error();
+      basis_.emplace(std::move(loaded->basis));
+      context_.basis = &*basis_;
+      context_.theta = loaded->theta;
+      context_.protection = loaded->protection;
+    }
+    if (options_.protection) context_.protection = *options_.protection;
+    if (wants(draws_on_protection) && context_.protection == codec::Protection{}) {
+      return Error{{Code::invalid_argument},
+                   "+protect: nothing is protected; give --protect, or a --profile that protects "
+                   "something"};
+    }
     return {};
   }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "codec/basis.h"
+#include "codec/profile.h"
 #include "kvrail/base/result.h"
 #include "perf/codec/kv_set.h"
 
@@ -50,15 +51,18 @@ struct MediumContext {
   const codec::Basis* basis = nullptr;  // of lowrank; null: it can code nothing, and why
   std::string why_no_basis;
   std::optional<std::uint16_t> theta = {};  // of "lowrank" without a rate; none: an eighth of the set's
+  codec::Protection protection = {};        // of "int4+protect", "int8+protect"
 };
-/// Whether the medium of this name draws on a basis.
+/// Whether the medium of this name draws on a basis, on a protection.
 [[nodiscard]] bool draws_on_basis(std::string_view name) noexcept;
+[[nodiscard]] bool draws_on_protection(std::string_view name) noexcept;
 
 /// Media of kvrail that this build has, in the order of a report.
 [[nodiscard]] std::vector<std::string> medium_names();
 /// Formats of others to compare with.
 [[nodiscard]] std::vector<std::string> comparison_names();
-/// By a name of either list, "lowrank@BITS" with bits a value, or as in sparse_medium.h; else
+/// By a name of either list, "lowrank@BITS" with bits a value, "int4+protect" or "int8+protect", or
+/// as in sparse_medium.h; else
 /// invalid_argument with the list. The basis must outlive the medium.
 [[nodiscard]] Result<std::unique_ptr<MediumUnderTest>> make_medium(const std::string& name,
                                                                    const MediumContext& context);

@@ -94,8 +94,9 @@ class Trial : public ModelTrial {
       context.kv.importance = std::move(*importance);
     }
     if (auto held = holder_.hold(context.kv, {}); !held.ok()) return std::move(held).error();
-    const auto step = static_cast<std::uint32_t>(
-        std::max<std::size_t>(1, sitting_.tokens.size() / kQueriesOfContext));
+    // Odd, because questions have an even number of tokens: every second kind of word would be missed.
+    const auto longest = std::max<std::size_t>(1, sitting_.tokens.size() / kQueriesOfContext);
+    const auto step = static_cast<std::uint32_t>((longest - 1) | 1U);
     auto logits = holder_.logits_of(sitting_.tokens, step, context.queries);
     if (!logits.ok()) return std::move(logits).error();
     exact_ = std::move(*logits);

@@ -14,6 +14,7 @@ constexpr std::uint32_t kFewestFacts = 96, kMostFacts = 128;
 
 struct Words {
   std::string dtype, media;
+  std::vector<std::uint32_t> protect;
   bool full = false, compare = false;
 };
 
@@ -38,6 +39,11 @@ void add_options(CLI::App& app, CodecOptions& options, Words& words) {
   app.add_option("--layout", options.layout, "TOML file with RoPE data of --k");
   app.add_option("--profile", options.profile,
                  "profile of kvrail-calibrate, for lowrank's basis; without it one is learned");
+  app.add_option("--protect", words.protect,
+                 "first layers, last layers, first blocks, last blocks that int4+protect and "
+                 "int8+protect give one plane more; without it those of --profile")
+      ->delimiter(',')
+      ->expected(4);
   app.add_flag("--full", words.full, "4,096 answer positions and more instead of 1,024");
   app.add_option("--facts", options.trial.facts, "facts of a document (128)")
       ->check(CLI::Range(kFewestFacts, kMostFacts));
@@ -106,6 +112,10 @@ Result<CodecOptions> parse_options(int argc, const char* const* argv, int& exit_
   auto media = media_list(words, words.compare || (options.with_model() && words.media.empty()));
   if (!media.ok()) return std::move(media).error();
   options.media = std::move(*media);
+  if (!words.protect.empty()) {
+    const auto& rule = words.protect;
+    options.protection = codec::Protection{rule[0], rule[1], rule[2], rule[3]};
+  }
   return options;
 }
 

@@ -1,9 +1,11 @@
 // The command line of kvrail-codec.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "codec/profile.h"
 #include "kvrail/base/result.h"
 #include "perf/codec/kv_set.h"
 #include "perf/codec/model_trial.h"
@@ -14,6 +16,8 @@ struct CodecOptions {
   KvFiles files;       // both paths empty: a model
   std::string layout;   // a path, or empty
   std::string profile;  // likewise
+  // Instead of the profile's; none: what the profile says.
+  std::optional<codec::Protection> protection;
   TrialOptions trial;
   std::vector<std::string> media;  // in the order of the report
   bool json = false;

@@ -30,7 +30,7 @@ Result<ProfileBasis> load_profile_basis(const std::string& path) {
   if (basis->id() != profile->basis_id) {
     return file->fault("is another basis than " + path + " was made with; take both from one calibration");
   }
-  return ProfileBasis{std::move(*basis), profile->theta};
+  return ProfileBasis{std::move(*basis), profile->theta, profile->protection};
 }
 
 }  // namespace kvrail::fidelity

@@ -1,10 +1,12 @@
-// The basis of lowrank that a profile of kvrail-calibrate names.
+// What kvrail-codec takes of a profile of kvrail-calibrate: the basis of lowrank that it names, and what
+// it protects.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "codec/basis.h"
+#include "codec/profile.h"
 #include "kvrail/base/result.h"
 
 namespace kvrail::fidelity {
@@ -12,6 +14,7 @@ namespace kvrail::fidelity {
 struct ProfileBasis {
   codec::Basis basis;
   std::uint16_t theta = 0;  // that the profile's figures are for
+  codec::Protection protection;
 };
 
 /// Reads the profile at `path`, and the basis beside it. One line where a file is missing or damaged,

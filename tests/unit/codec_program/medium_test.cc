@@ -67,6 +67,34 @@ TEST_CASE("media / each brings a set back, with a last run that is not full") {
   }
 }
 
+TEST_CASE("media / what is protected comes back as one plane more gives it, the rest as before") {
+  const KvSet set = random_set(Dtype::bf16, 3, 200, 2, 32);  // four blocks, the last one of 8 tokens
+  const codec::Protection rule{1, 0, 0, 1};
+  const KvSet coarse = there_and_back(*medium("int4"), set);
+  const KvSet fine = there_and_back(*medium("int8"), set);
+  MediumContext context;
+  context.protection = rule;
+  auto made = make_medium("int4+protect", context);
+  REQUIRE(made.ok());
+  CHECK((*made)->name() == "int4+protect");
+  const KvSet out = there_and_back(**made, set);
+  for (std::uint32_t layer = 0; layer < set.layers; ++layer) {
+    for (std::uint32_t first = 0; first < set.tokens; first += kRunTokens) {
+      CAPTURE(layer);
+      CAPTURE(first);
+      const std::uint32_t tokens = std::min(kRunTokens, set.tokens - first);
+      const KvSet& wanted = layer == 0 || first == 192 ? fine : coarse;
+      const auto have = out.run(layer, first, tokens), want = wanted.run(layer, first, tokens);
+      CHECK(std::equal(have.k.begin(), have.k.end(), want.k.begin(), want.k.end()));
+      CHECK(std::equal(have.v.begin(), have.v.end(), want.v.begin(), want.v.end()));
+    }
+  }
+  // Of 600 (layer, token)s, 200 and twice 8 have four bits more.
+  const double bits =
+      static_cast<double>((*made)->encoded_bits()) / static_cast<double>(2 * set.side_values());
+  CHECK(bits == doctest::Approx(4.25 + 4.0 * 216 / 600));
+}
+
 TEST_CASE("media / a run with NaN comes back bit by bit, and the others are coded") {
   KvSet set = random_set(Dtype::bf16, 1, 128, 1, 64);
   store_le16(set.k.data() + 2 * 70 * 64, 0x7FC1);  // in the second run

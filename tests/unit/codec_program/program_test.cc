@@ -165,6 +165,19 @@ TEST_CASE("kvrail-codec / a calibrated basis loses less than one that plain erro
   CHECK(2 * kl(run(ask + " --profile " + profile)) < kl(run(ask)));
 }
 
+TEST_CASE("kvrail-codec / protected parts cost bits and lose less") {
+  const Ended ended = run("--json --facts 96 --media int4,int4+protect --protect 1,0,1,0");
+  REQUIRE(ended.code == 0);
+  const json report = json::parse(ended.out);
+  REQUIRE(report["media"].size() == 2);
+  const json &plain = report["media"][0], &protect = report["media"][1];
+  CHECK(protect["name"] == "int4+protect");
+  CHECK(protect["bits_per_value"].get<double>() > plain["bits_per_value"].get<double>());
+  CHECK(protect["bits_per_value"].get<double>() < 8.25);
+  for (const char* error : {"nmse_k", "nmse_v", "logit_kl"})
+    CHECK(protect[error].get<double>() < plain[error].get<double>());
+}
+
 TEST_CASE("kvrail-codec / bad usage and bad input: exit status 2 and one line with the remedy") {
   const KvOnDisk kv;
   const auto cut = kv.folder.file("cut.npy", contents(kv.k).substr(0, 1000));
@@ -187,6 +200,10 @@ TEST_CASE("kvrail-codec / bad usage and bad input: exit status 2 and one line wi
       {kv.options() + "--media lowrank --profile " + without, "kvrail-calibrate"},
       {kv.options() + "--media lowrank --profile " + cut_basis, "recall.basis"},
       {"--k " + kv.k, "go together"},
+      {kv.options() + "--media int4+protect", "--protect"},
+      {kv.options() + "--media int4+protect --protect 0,0,0,0", "nothing is protected"},
+      {kv.options() + "--media int4+protect --protect 1,2", "--help"},
+      {kv.options() + "--media lossless+protect --protect 1,1,1,1", "int4+protect"},
       {kv.options() + "--media zip", "full"},
       {kv.options() + "--media lowrank@99", "0.25 to 10"},
       {kv.options() + "--media ''", "--media needs a name"},
