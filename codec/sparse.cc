@@ -71,6 +71,62 @@ std::span<const std::uint32_t> choose_topk(std::span<const float> importance,
   return memory.first(keep_count);
 }
 
+TopkChoice::TopkChoice(std::uint32_t tokens, std::uint32_t keep_count, std::uint32_t sinks,
+                       std::uint32_t recent) noexcept
+    : tokens_(tokens) {
+  keep_count = std::min(keep_count, tokens);
+  sinks_ = std::min(sinks, keep_count);
+  recent_ = std::min(recent, keep_count - sinks_);
+  wanted_ = keep_count - sinks_ - recent_;
+}
+
+bool TopkChoice::step(std::span<const float> importance, std::span<std::uint32_t> memory,
+                      std::uint64_t& budget) noexcept {
+  KVRAIL_ASSERT(importance.size() == tokens_ && memory.size() >= tokens_);
+  for (;;) {
+    const bool collects = pass_ == kBytes;
+    if (!collects) at_ = std::max(at_, sinks_);
+    if (at_ >= (collects ? tokens_ : tokens_ - recent_)) {
+      if (collects) return true;
+      next_pass();
+      continue;
+    }
+    if (budget == 0) return false;
+    --budget;
+    if (pass_ == 0) memory[at_] = rank(importance[at_]);
+    collects ? collect(memory) : count(memory[at_]);
+    ++at_;
+  }
+}
+
+void TopkChoice::count(std::uint32_t of) noexcept {
+  const std::uint32_t shift = 8 * (kBytes - 1 - pass_);
+  if (pass_ == 0 || (of ^ last_rank_) >> (shift + 8) == 0) ++counts_[of >> shift & 0xffU];
+}
+
+// A place is written after its rank was read: never more are kept than were looked at.
+void TopkChoice::collect(std::span<std::uint32_t> memory) noexcept {
+  bool keep = at_ < sinks_ || at_ >= tokens_ - recent_;
+  if (!keep) {
+    const std::uint32_t of = memory[at_];
+    keep = of > last_rank_ || (of == last_rank_ && wanted_ > 0);
+    if (of == last_rank_ && wanted_ > 0) --wanted_;
+  }
+  if (keep) memory[kept_++] = at_;
+}
+
+void TopkChoice::next_pass() noexcept {
+  const std::uint32_t shift = 8 * (kBytes - 1 - pass_);
+  std::uint32_t byte = 0xff;
+  if (wanted_ > 0) {
+    for (; counts_[byte] < wanted_; --byte) wanted_ -= counts_[byte];
+  }
+  last_rank_ |= byte << shift;
+  counts_.fill(0);
+  ++pass_;
+  at_ = 0;
+}
+
 std::span<const std::uint32_t> choose_window(std::uint32_t tokens, std::uint32_t n,
                                              std::uint32_t sinks,
                                              std::span<std::uint32_t> memory) noexcept {

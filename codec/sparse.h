@@ -16,6 +16,7 @@
 // Agents that declare accepts_mask can be given a set for each head instead: encode_mask.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -38,6 +39,37 @@ inline constexpr std::uint32_t kRecent = 64;
                                                          std::uint32_t keep_count,
                                                          std::uint32_t sinks, std::uint32_t recent,
                                                          std::span<std::uint32_t> memory) noexcept;
+/// choose_topk() in steps, with the same result. `memory` has a place for each token, from the first step
+/// to the last; importance is read in the first pass alone.
+class TopkChoice {
+ public:
+  TopkChoice() = default;
+  TopkChoice(std::uint32_t tokens, std::uint32_t keep_count, std::uint32_t sinks,
+             std::uint32_t recent) noexcept;
+  /// Goes on for at most `budget` tokens of a pass, and lowers it. True: all is chosen.
+  [[nodiscard]] bool step(std::span<const float> importance, std::span<std::uint32_t> memory,
+                          std::uint64_t& budget) noexcept;
+  [[nodiscard]] std::span<const std::uint32_t> kept(
+      std::span<std::uint32_t> memory) const noexcept {
+    return memory.first(kept_);
+  }
+
+ private:
+  void count(std::uint32_t rank) noexcept;
+  void collect(std::span<std::uint32_t> memory) noexcept;
+  void next_pass() noexcept;
+
+  // Ranks are narrowed down to the last one that is kept, from their highest byte on.
+  static constexpr std::uint32_t kBytes = 4;
+  std::uint32_t tokens_ = 0, sinks_ = 0, recent_ = 0;
+  std::uint32_t pass_ = 0;      // kBytes: collects
+  std::uint32_t at_ = 0;        // next token of the pass
+  std::uint32_t last_rank_ = 0;  // as far as it is known
+  std::uint32_t wanted_ = 0;    // of those whose rank begins so, by rank
+  std::uint32_t kept_ = 0;
+  std::array<std::uint32_t, 256> counts_{};
+};
+
 /// The last `n` of `tokens` tokens and the first `sinks`. `memory` has min(tokens, n + sinks)
 /// places.
 [[nodiscard]] std::span<const std::uint32_t> choose_window(

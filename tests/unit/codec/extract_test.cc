@@ -84,3 +84,24 @@ TEST_CASE("extract / properties over drawn texts") {
     REQUIRE(extracted(ids, importance, budget, rule) == summary);
   }
 }
+
+TEST_CASE("extract / in steps of any size the same ids are written") {
+  Prng prng(11);
+  for (int round = 0; round < 100; ++round) {
+    Ids ids(prng.uniform(200));
+    std::vector<float> importance(ids.size());
+    for (TokenId& id : ids) id = static_cast<TokenId>(prng.uniform(12));
+    for (float& value : importance) value = static_cast<float>(prng.uniform(5));
+    const auto budget = static_cast<std::uint32_t>(prng.uniform(120));
+    const ExtractRule rule{kSeparators, 1 + static_cast<std::uint32_t>(prng.uniform(20))};
+    Extractor extractor(rule, budget);
+    std::vector<TextSpan> memory(ids.size());
+    Ids out(std::min<std::size_t>(budget, ids.size()));
+    for (bool done = false; !done;) {
+      std::uint64_t steps = 1 + prng.uniform(30);
+      done = extractor.step(ids, importance, memory, out, steps);
+    }
+    out.resize(extractor.written());
+    CHECK(out == extracted(ids, importance, budget, rule));
+  }
+}

@@ -220,3 +220,30 @@ TEST_CASE("mask of a head / golden bytes, there and back, and of a stranger") {
   refuse(bytes_of({0x09, 0x03}), 3, "more than the 3 tokens sent");
   refuse(bytes_of({0, 0}), 10, "no token");
 }
+
+TEST_CASE("topk / in steps of any size the same tokens are chosen") {
+  Prng prng(7);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> importance(prng.uniform(300));
+    for (float& value : importance) {
+      const std::uint64_t kind = prng.uniform(8);
+      value = kind == 0   ? std::numeric_limits<float>::quiet_NaN()
+              : kind == 1 ? -std::numeric_limits<float>::infinity()
+              : kind < 5  ? static_cast<float>(prng.uniform(4)) - 1
+                          : static_cast<float>(prng.uniform(1 << 20)) / 3 - 1e5F;
+    }
+    const auto tokens = static_cast<std::uint32_t>(importance.size());
+    const auto keep = static_cast<std::uint32_t>(prng.uniform(tokens + 3));
+    const auto sinks = static_cast<std::uint32_t>(prng.uniform(6));
+    const auto recent = static_cast<std::uint32_t>(prng.uniform(80));
+    TopkChoice choice(tokens, keep, sinks, recent);
+    Positions memory(tokens);
+    std::uint64_t steps = 0;
+    for (bool done = false; !done; ++steps) {
+      std::uint64_t budget = 1 + prng.uniform(100);
+      done = choice.step(importance, memory, budget);
+      REQUIRE(steps < 3000);
+    }
+    CHECK(copy(choice.kept(memory)) == topk(importance, keep, sinks, recent));
+  }
+}
