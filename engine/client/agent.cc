@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "engine/client/socket_channel.h"
@@ -232,6 +233,29 @@ Result<void> Agent::drop_context(std::string_view name) {
   record.name = *context;
   auto reply = state_->call(record, {}, call_deadline(), "cannot drop the context");
   return reply.ok() ? Result<void>() : Result<void>(std::move(reply).error());
+}
+
+Result<void> Agent::set_importance(const Context& context, std::uint32_t first_token,
+                                   std::span<const float> importance, Nanoseconds timeout) {
+  constexpr std::size_t kPiece = 8 * 1024;  // floats; half of the smallest scratch
+  const Deadline deadline(timeout);
+  SubmitRecord record;
+  record.command = Command::set_importance;
+  record.flags = engine::ipc::kFlagAnswer;
+  record.name = context.name;
+  record.a = context.version;
+  record.d = first_token;
+  do {
+    const auto piece = importance.first(std::min(importance.size(), kPiece));
+    importance = importance.subspan(piece.size());
+    record.count = static_cast<std::uint32_t>(piece.size());
+    const Bytes payload = std::as_bytes(piece);
+    auto reply = state_->call(record, {&payload, 1}, deadline, "cannot set importance");
+    if (!reply.ok()) return std::move(reply).error();
+    if (piece.size() > std::numeric_limits<std::uint32_t>::max() - record.d) break;  // the engine refuses what follows
+    record.d += record.count;
+  } while (!importance.empty());
+  return {};
 }
 
 Result<Ticket> Agent::send(const Context& context, std::span<const std::string_view> receivers,

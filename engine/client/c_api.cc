@@ -270,6 +270,16 @@ kvrail_code kvrail_drop_context(kvrail_agent* agent, const char* context) {
   return guarded([&] { return done(agent->agent.drop_context(text_of(context))); });
 }
 
+kvrail_code kvrail_set_importance(kvrail_agent* agent, const char* context, uint64_t version, uint32_t first_token,
+                                  const float* importance, size_t count, int64_t timeout_ns) {
+  return guarded([&]() -> kvrail_code {
+    const Result<Name> name = make_name(text_of(context));
+    if (!name.ok()) return fail(name.error());
+    return done(agent->agent.set_importance(Context{*name, version}, first_token, {importance, count},
+                                            Nanoseconds(timeout_ns)));
+  });
+}
+
 void kvrail_send_options_init(kvrail_send_options* options) {
   *options = kvrail_send_options{};
   options->size = sizeof(*options);

@@ -118,6 +118,9 @@ class AgentCommands {
   // The agent is through with a delivery; recompute_ns tells what a tokens delivery cost it.
   virtual Status release(AgentHandle agent, DeliveryHandle delivery,
                          std::int64_t recompute_ns) noexcept = 0;
+  // What the tokens from `first` on mean, in a version that the agent has committed (0: its newest). NaN: least.
+  virtual Status set_importance(AgentHandle agent, const Name& name, std::uint64_t version, std::uint64_t first,
+                                std::span<const float> importance) noexcept = 0;
   virtual Status drop_context(AgentHandle agent, const Name& name) noexcept = 0;
   // No bytes: the agent has no summary to give, and the transfer ends with Code::rejected.
   virtual Status summary(AgentHandle agent, TransferId request, std::uint8_t kind,

@@ -288,6 +288,12 @@ Status Node::release(AgentHandle agent, DeliveryHandle delivery, std::int64_t re
   core_->tick();
   return core_->release(agent, delivery, recompute_ns);
 }
+Status Node::set_importance(AgentHandle agent, const Name& name, std::uint64_t version, std::uint64_t first,
+                            std::span<const float> importance) noexcept {
+  core_->tick();
+  if (core_->agent(agent) == nullptr) return Status{Code::not_found};
+  return core_->store_->set_importance(agent, name, version, first, importance);
+}
 Status Node::drop_context(AgentHandle agent, const Name& name) noexcept {
   if (core_->agent(agent) == nullptr) return Status{Code::not_found};
   core_->store_->drop_context(agent, name);

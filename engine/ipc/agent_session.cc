@@ -122,6 +122,7 @@ Status AgentSession::run(AgentCommands& commands, const SubmitRecord& record,
     case Command::send:
     case Command::fetch:
     case Command::drop_context:
+    case Command::set_importance:
     case Command::begin_task: return run_named(commands, record, payload, now_ns);
   }
   KVRAIL_UNREACHABLE();
@@ -133,6 +134,9 @@ Status AgentSession::run_named(AgentCommands& commands, const SubmitRecord& reco
   if (!clean_name(record.name, name)) return Code::invalid_argument;
   switch (record.command) {
     case Command::drop_context: return commands.drop_context(agent_, name);
+    case Command::set_importance:
+      return commands.set_importance(agent_, name, record.a, record.d,
+                                     {reinterpret_cast<const float*>(payload.data()), record.count});
     case Command::begin_task: {
       std::int64_t left = 0;
       if (!remaining(record, now_ns, left)) return Code::timed_out;

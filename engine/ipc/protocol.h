@@ -196,8 +196,9 @@ enum class Command : std::uint16_t {
   summary = 9,       // a = request, kind, payload = bytes
   begin_task = 10,   // name = workflow, b = deadline_ns                            -> task
   end_task = 11,     // a = task
+  set_importance = 12,  // name; a = version, d = first token; payload = count floats
 };
-inline constexpr std::uint16_t kCommandCount = 12;
+inline constexpr std::uint16_t kCommandCount = 13;
 
 // Bits of SubmitRecord::flags.
 inline constexpr std::uint16_t kFlagAnswer = 1;      // report the command's own status as well
@@ -219,7 +220,8 @@ struct SubmitRecord {
   std::uint8_t medium = 0;            // send, fetch: wish
   std::uint8_t kind = 0;              // summary
   std::uint16_t reserved = 0;
-  std::uint32_t d = 0;                // send, fetch: fidelity floor in ppm; free_blocks: arena; commit: first block
+  std::uint32_t d = 0;                // send, fetch: fidelity floor in ppm; free_blocks: arena; commit: first block;
+                                      // set_importance: first token
   Name name;
 };
 static_assert(sizeof(SubmitRecord) == 128 && alignof(SubmitRecord) == 8);

@@ -41,6 +41,12 @@ Judged judge_summary(const SubmitRecord& record) noexcept {
   return kFine;
 }
 
+// NaN and Inf are values as others are.
+Judged judge_importance(const SubmitRecord& record) noexcept {
+  if (record.payload_bytes != std::uint64_t{record.count} * sizeof(float)) return kBreach;
+  return record.count == 0 ? refused(Code::invalid_argument) : kFine;
+}
+
 bool needs_ticket(const SubmitRecord& record) noexcept {
   switch (record.command) {
     case Command::allocate:
@@ -55,7 +61,7 @@ bool needs_ticket(const SubmitRecord& record) noexcept {
 
 bool may_have_payload(Command command) noexcept {
   return command == Command::commit || command == Command::send || command == Command::fetch ||
-         command == Command::summary;
+         command == Command::summary || command == Command::set_importance;
 }
 
 }  // namespace
@@ -77,6 +83,7 @@ Judged judge(const SubmitRecord& record, std::uint32_t scratch_bytes) noexcept {
     case Command::send: return judge_transfer(record, kMaxReceivers);
     case Command::fetch: return judge_transfer(record, 1);
     case Command::summary: return judge_summary(record);
+    case Command::set_importance: return judge_importance(record);
     case Command::release:
     case Command::begin_task: return record.b < 0 ? kBreach : kFine;
     case Command::cancel:

@@ -163,6 +163,7 @@ struct VersionRecord {
   Hash128* hashes = nullptr;      // one piece of table memory: hashes | blocks | missing
   BlockHandle* blocks = nullptr;
   std::uint8_t* missing = nullptr;            // stagings only
+  float* importance = nullptr;                // token_count of them, table memory; null: none was given
   std::uint64_t manifest_offset = kNoOffset;  // in the tenant's receive arena
   std::uint64_t manifest_bytes = 0;
   std::uint32_t pins = 0;

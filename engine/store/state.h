@@ -202,6 +202,7 @@ struct Store::State {
   std::uint64_t sequence = 0;
   std::uint32_t dying_versions = 0;  // of all tenants: most cycles look at no tenant
   std::uint64_t copied_bytes = 0;
+  std::uint64_t importance_bytes = 0;
   std::uint32_t commit_mark = 0;
 };
 

@@ -86,6 +86,8 @@ const char* text(StoreRule rule) noexcept {
       return "version numbers are 1 to 2^62";
     case StoreRule::import_only:
       return "the prepared memory is of another kind or layout";
+    case StoreRule::importance:
+      return "importance is for tokens that the version has";
   }
   return "?";
 }
@@ -217,7 +219,7 @@ TenantMemory Store::memory(TenantHandle tenant) const noexcept {
 
 Store::Counters Store::counters() const noexcept {
   return {state_->versions.size(), state_->blocks.size(), state_->deliveries.size(),
-          state_->stagings.size(), state_->copied_bytes};
+          state_->stagings.size(), state_->copied_bytes, state_->importance_bytes};
 }
 
 std::size_t Store::expire(TimeNs now_ns) noexcept {

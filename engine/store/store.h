@@ -78,6 +78,7 @@ struct VersionView {
   std::uint32_t window_first_block = 0;  // window: blocks[i] is invalid for 0 < i < this
   std::uint8_t summary_kind = 0;         // medium summary: the bytes instead of tokens
   std::span<const std::byte> summary;
+  std::span<const float> importance;     // of each token, NaN where the agent gave none; empty: nowhere
 };
 
 struct PlaneView {
@@ -160,6 +161,7 @@ enum class StoreRule : std::int32_t {
   stale_prefix,
   version_number,
   import_only,  // prepared memory of another kind than the call needs
+  importance,   // of no tokens, or of tokens that the version has not
 };
 [[nodiscard]] const char* text(StoreRule rule) noexcept;  // one sentence for logs and agents
 
@@ -256,6 +258,10 @@ class Store {
   // Newest version named `context` that `agent` committed, else the newest delivered to it.
   [[nodiscard]] VersionHandle find_for(AgentHandle agent, const Name& context,
                                        std::uint64_t number) const noexcept;
+  // What the tokens from `first` on mean to the agent, in a version that it has committed (0: its newest). Kept in
+  // table memory with the version; what is not given is NaN, the least there is.
+  Status set_importance(AgentHandle agent, const Name& context, std::uint64_t number, std::uint64_t first,
+                        std::span<const float> importance) noexcept;
   // Versions are found no more; what no delivery pins is free at once.
   void drop_context(AgentHandle agent, const Name& context) noexcept;
 
@@ -358,6 +364,7 @@ class Store {
 
   struct Counters {
     std::uint64_t versions = 0, blocks = 0, deliveries = 0, stagings = 0, copied_bytes = 0;
+    std::uint64_t importance_bytes = 0;
   };
   [[nodiscard]] Counters counters() const noexcept;
 

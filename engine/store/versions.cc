@@ -238,6 +238,10 @@ bool Store::State::bury(VersionHandle handle, std::uint64_t& budget_blocks) noex
     }
   }
   memory->give_back(version.hashes);
+  if (version.importance != nullptr) {
+    importance_bytes -= version.token_count * sizeof(float);
+    memory->give_back(version.importance);
+  }
   --tenants.get(version.tenant)->versions;
   versions.erase(handle);
   return true;
@@ -310,6 +314,7 @@ bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
   out.window_first_block = version->window_first_block;
   out.summary_kind = version->summary_kind;
   out.summary = {state_->manifest_tail(*version), version->summary_bytes};
+  out.importance = {version->importance, version->importance == nullptr ? 0 : version->token_count};
   return true;
 }
 

@@ -335,6 +335,11 @@ class Agent {
                                        const Delivery* prefix = nullptr,
                                        Nanoseconds timeout = kCallTimeout);
   Result<void> drop_context(std::string_view name);
+  // What the tokens from `first_token` on mean, a number for each, larger is more: what topk keeps, and what a
+  // summary that the engine makes is taken from. NaN and what was never given is least. Of a version that this agent
+  // has committed (0: the newest); kept with it, 4 bytes a token, and may be given anew.
+  Result<void> set_importance(const Context& context, std::uint32_t first_token, std::span<const float> importance,
+                              Nanoseconds timeout = kCallTimeout);
 
   // A context of this agent, or (version 0) the newest one that it holds under that name.
   [[nodiscard]] Result<Ticket> send(const Context& context, std::span<const std::string_view> receivers,

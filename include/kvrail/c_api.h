@@ -152,6 +152,10 @@ kvrail_code kvrail_commit(kvrail_agent* agent, const char* context, const uint32
                           kvrail_blocks* blocks, const kvrail_delivery* prefix, int64_t timeout_ns,
                           uint64_t* version);
 kvrail_code kvrail_drop_context(kvrail_agent* agent, const char* context);
+/* What the tokens from first_token on mean, larger is more; NaN and what was never given is least. version 0: the
+ * newest that this agent has committed. */
+kvrail_code kvrail_set_importance(kvrail_agent* agent, const char* context, uint64_t version, uint32_t first_token,
+                                  const float* importance, size_t count, int64_t timeout_ns);
 
 typedef struct kvrail_send_options {
   size_t size;

@@ -197,6 +197,12 @@ void mend(SubmitRecord& record, Agent& agent, Bytes& bytes) {
       record.payload_bytes = bytes.u8();
       record.a = bytes.u8() % 2 == 0 ? last.transfer : record.a;
       break;
+    case Command::set_importance:
+      record.count %= 64;
+      record.payload_bytes = record.count * 4;
+      record.d = bytes.u8() % 80;
+      if (bytes.u8() % 2 == 0) record.a = 0;
+      break;
     default: break;
   }
 }
@@ -288,6 +294,7 @@ std::vector<kvrail::test::FuzzInput> kvrail::test::fuzz_seeds() {
     script.submit(agent, Command::begin_task, 0, {0, 1, 1});
     script.submit(agent, Command::allocate, 3, {0, 1, 1});
     script.submit(agent, Command::commit, 2, {2, 1, 1, 1, 0, 1, 1, 1, 20, 1});
+    script.submit(agent, Command::set_importance, 20, {2, 1, 0, 0, 1});
     script.submit(agent, Command::send, 1, {2, 1, 4, 0, 1}, 0, medium);
     script.bytes({agent, 0, agent, 0});
     script.submit(agent, Command::fetch, 0, {2, 1, 3, 0, 1});

@@ -20,6 +20,7 @@ SubmitRecord record_of(Command command) {
   record.count = 1;
   if (command == Command::send || command == Command::fetch) record.payload_bytes = sizeof(Name);
   if (command == Command::commit) record.payload_bytes = sizeof(ExtentRecord) + sizeof(TokenId);
+  if (command == Command::set_importance) record.payload_bytes = sizeof(float);
   return record;
 }
 
@@ -108,6 +109,20 @@ TEST_CASE("record check / counts and payload sizes must agree") {
   CHECK(verdict(record) == Verdict::refused);
   record.count = 0;  // a context of tokens only
   CHECK(verdict(record) == Verdict::fine);
+}
+
+TEST_CASE("record check / importance has as many floats as it says") {
+  SubmitRecord record = record_of(Command::set_importance);
+  for (const std::uint32_t bytes : {0U, 3U, 5U, 8U}) {
+    record.payload_bytes = bytes;
+    CHECK(verdict(record) == Verdict::breach);
+  }
+  record.count = 0;
+  record.payload_bytes = 0;
+  CHECK(verdict(record) == Verdict::refused);
+  record.count = 0x40000001;  // × 4 does not fit 32 bits
+  record.payload_bytes = 4;
+  CHECK(verdict(record) == Verdict::breach);
 }
 
 TEST_CASE("record check / media, floors and negative times") {

@@ -80,6 +80,16 @@ class RecordingCommands final : public AgentCommands {
     add("drop_context", agent, 0).name = name.view();
     return answer;
   }
+  Status set_importance(AgentHandle agent, const Name& name, std::uint64_t version, std::uint64_t first,
+                        std::span<const float> importance) noexcept override {
+    Call& call = add("set_importance", agent, 0);
+    call.name = name.view();
+    call.number = version;
+    call.time_ns = static_cast<std::int64_t>(first);
+    const auto bytes = std::as_bytes(importance);
+    call.bytes.assign(bytes.begin(), bytes.end());
+    return answer;
+  }
   Status summary(AgentHandle agent, TransferId request, std::uint8_t kind,
                  std::span<const std::byte> bytes) noexcept override {
     Call& call = add("summary", agent, 0);
