@@ -13,6 +13,7 @@
 #include <string>
 
 #include "engine/config/config.h"
+#include "engine/daemon/service_manager.h"
 #include "engine/runtime/host.h"
 #include "engine/runtime/preflight.h"
 #include "kvrail_features.h"
@@ -86,6 +87,7 @@ int run(const engine::Config& config) {
   }
   spdlog::info("node {} takes agents at {}", engine.node_id(), config.socket);
   for (const std::string& line : engine.capabilities()) spdlog::info("{}", line);
+  engine::notify_service_manager("READY=1\nSTATUS=takes agents at " + config.socket);
   int asked = 0;
   // The first signal drains, the second ends at once; more change nothing.
   while (!engine.drained() && asked < 2) {
@@ -95,6 +97,7 @@ int run(const engine::Config& config) {
       ++asked;
       spdlog::info(asked == 1 ? "draining; a second signal ends at once" : "ending at once");
       if (asked == 1) engine.drain();
+      engine::notify_service_manager(asked == 1 ? "STOPPING=1\nSTATUS=draining" : "STATUS=ending at once");
     }
   }
   host.value().reset();

@@ -107,8 +107,8 @@ class Tidy(unittest.TestCase):
 
     def test_rules_know_their_exceptions(self):
         self.assertEqual(self.breaches({
-            'engine/config/load.cc': 'std::getenv("X");\n',
-            'engine/config/README.md': '',
+            'engine/daemon/load.cc': 'std::getenv("X");\n',
+            'engine/daemon/README.md': '',
             'codec/prose.cc': '// usleep(5) would be wrong here, and so would assert(x)\nstatic_assert(true);\n',
             'codec/code.md': '```\n[x](nothing.md)\n```\n',
         }), [])
