@@ -1,5 +1,6 @@
 #include "engine/config/config.h"
 
+#include <algorithm>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -77,6 +78,22 @@ Reader integer(T& out, std::int64_t least, std::int64_t most) {
       return "must be a whole number from " + std::to_string(least) + " to " + std::to_string(most);
     }
     out = static_cast<T>(*value);
+    return std::nullopt;
+  };
+}
+
+Reader token_ids(std::vector<TokenId>& out, std::size_t most) {
+  return [&out, most](const toml::node& node) -> std::optional<std::string> {
+    const std::string wanted =
+        "must be an array of up to " + std::to_string(most) + " whole numbers from 0 to 4294967295";
+    const toml::array* array = node.as_array();
+    if (array == nullptr || array->size() > most) return wanted;
+    for (const toml::node& element : *array) {
+      const auto value = element.value_exact<std::int64_t>();
+      if (!value || *value < 0 || *value > UINT32_MAX) return wanted;
+      out.push_back(static_cast<TokenId>(*value));
+    }
+    std::sort(out.begin(), out.end());
     return std::nullopt;
   };
 }
@@ -173,6 +190,8 @@ Readers transfer_readers(Config& c) {
                                                {"int4", Medium::int4}})},
           {"eager_limit", measure(c.eager_limit_bytes, parse_bytes, 1, 16 * 1024, "1 B to 16 KiB")},
           {"window_tokens", integer(c.window_tokens, 0, 1 << 20)},
+          {"summary_tokens", integer(c.summary_tokens, 0, 16'384)},
+          {"summary_separators", token_ids(c.summary_separators, 64)},
           {"keepalive", measure(c.keepalive_ns, parse_duration, 10 * kMillisecondNs, 60 * kSecondNs, "10 ms to 1 min")},
           {"dead_after",
            measure(c.dead_after_ns, parse_duration, 20 * kMillisecondNs, 600 * kSecondNs, "20 ms to 10 min")}};

@@ -146,7 +146,7 @@ void Node::Core::drop_open_work(AgentHandle handle) noexcept {
   outs_.for_each([&](OutHandle out_handle, Outgoing& out) {
     if (out.from != handle) return;
     out.from = AgentHandle{};
-    if (out.state == OutState::summarising && !out.summary_ready) {
+    if (out.state == OutState::summarising && !out.summary_ready && !out.extract.open()) {
       cancel_out(out_handle.index, Status{Code::not_found});
     }
   });

@@ -140,6 +140,7 @@ void Node::Core::free_out(std::uint32_t index) noexcept {
   KVRAIL_ASSERT(out.chunks_in_flight == 0 && out.planes_held == 0 && !out.flow.valid() && !out.leads);
   release_payload(scratch_, out.arrays);
   scratch_.give_back(out.summary);
+  release_extract(out.extract);
   store_->unpin(out.version);
   out_ids_.erase(out.id);
   Peer& peer = peer_at(out.peer);

@@ -131,9 +131,9 @@ std::size_t Node::Core::run_work() noexcept {
       case Kind::in: run_in(index); break;
       case Kind::fetch: run_fetch(index); break;
       case Kind::commit: run_commit(index); break;
+      case Kind::local_summary: run_local_extract(index); break;
       case Kind::peer:
-      case Kind::dial:
-      case Kind::local_summary: break;
+      case Kind::dial: break;
     }
   }
   return count - std::min(count, blocked_);

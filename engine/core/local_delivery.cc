@@ -14,6 +14,8 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
   const bool lossy_enough = request.options.fidelity_floor_ppm > 0 && view.epsilon_ppm > 0;
   if (wish == Medium::summary || view.medium == Medium::summary) {
     if (!accepts(Medium::summary)) return Status{Code::rejected};
+    const bool ids = view.medium != Medium::summary && extract_tokens(request.from, view) > 0;
+    if (ids && from.tokenizer != to.tokenizer) return Status{Code::rejected};
     medium = Medium::summary;
     version = view.medium == Medium::summary ? request.version : VersionHandle{};
     return Status{};
@@ -37,7 +39,8 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
     if (made.ok()) version = made.value();
     return made.status();
   }
-  if (accepts(Medium::summary) && from.summary_bytes > 0) {
+  const bool extract = from.tokenizer == to.tokenizer && extract_tokens(request.from, view) > 0;
+  if (accepts(Medium::summary) && (from.summary_bytes > 0 || extract)) {
     medium = Medium::summary;
     return Status{};
   }

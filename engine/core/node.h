@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/agent_port.h"
 #include "engine/core/status_page.h"
@@ -50,6 +51,8 @@ struct NodeOptions {
   Medium policy = Medium::automatic;         // automatic: adaptive; else forced on every send
   std::uint32_t eager_limit_bytes = 16 * 1024;  // 0: never
   std::uint32_t window_tokens = 0;           // 0: the window medium is not offered
+  std::uint32_t summary_tokens = 0;          // of summaries that the engine makes, 0: it makes none
+  std::vector<TokenId> summary_separators;   // ascending: where sentences end
   std::uint64_t work_bytes_per_cycle = 512 * 1024;  // digests, encoding, decoding in one cycle
   std::uint64_t work_blocks_per_cycle = 1024;  // steps of commits, look-ups, staging, publication; 0.1 to 0.4 µs each
   TimeNs keepalive_period_ns = 1'000'000'000;

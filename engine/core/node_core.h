@@ -310,6 +310,15 @@ class Node::Core {
   [[nodiscard]] bool ask_for_summary(AgentHandle from, TransferId request, VersionHandle version) noexcept;
   void end_local_summary(std::uint32_t index, Status status, VersionHandle version) noexcept;
 
+  // extract.cc
+  [[nodiscard]] std::uint64_t summary_limit() const noexcept;  // bytes
+  [[nodiscard]] std::uint32_t extract_tokens(AgentHandle from, const VersionView& view) noexcept;
+  [[nodiscard]] bool begin_extract(ExtractWork& work, const VersionView& view, std::uint32_t tokens) noexcept;
+  [[nodiscard]] bool step_extract(ExtractWork& work, const VersionView& view) noexcept;
+  void release_extract(ExtractWork& work) noexcept;
+  [[nodiscard]] bool run_extract(std::uint32_t out) noexcept;
+  void run_local_extract(std::uint32_t index) noexcept;
+
   // fetch.cc
   Status fetch(AgentHandle agent, TicketId ticket, const Name& owner, const Name& context,
                std::uint64_t version, const SendOptions& options) noexcept;

@@ -213,6 +213,7 @@ struct LocalRequest {
 // A summary that a local agent was asked for on behalf of a local receiver.
 struct LocalSummary {
   LocalRequest request;               // its version is pinned
+  ExtractWork extract;                // open: the engine makes it
 };
 
 }  // namespace kvrail::engine

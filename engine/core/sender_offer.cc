@@ -243,6 +243,10 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
     facts.summary_bytes = from->info.summary_bytes;
     facts.summary_ns = from->info.summary_ns;
   }
+  if (const std::uint32_t tokens = extract_tokens(out.from, view); tokens > 0 && facts.tokenizers_equal) {
+    facts.summary_bytes = tokens * sizeof(TokenId);
+    facts.summary_ns = codecs_.encode_ns(Medium::summary, view.tokens.size_bytes());
+  }
   facts.nic_price_ppm = sending_price_ppm();
   facts.nic_arrivals_milli_per_s = sending_price_.arrivals_milli_per_s(now_);
   const Belief* belief = beliefs_.find(belief_key(out));

@@ -1,4 +1,5 @@
-// Summaries: the sending agent is asked for one by a call-back, and answers in its own time.
+// Summaries: the sending agent is asked for one by a call-back, and answers in its own time; or the engine
+// makes one itself (extract.cc).
 #include <algorithm>
 #include <cstring>
 
@@ -28,7 +29,13 @@ void Node::Core::begin_summary(std::uint32_t index) noexcept {
   Outgoing& out = out_at(index);
   move(out, OutState::summarising);
   if (!out.summary_asked) {
-    if (!ask_for_summary(out.from, out.id, out.version)) return cancel_out(index, Status{Code::not_found});
+    VersionView view;
+    KVRAIL_ASSERT(store_->view(out.version, view));
+    const std::uint32_t tokens = extract_tokens(out.from, view);
+    if (tokens > 0 && !begin_extract(out.extract, view, tokens)) return cancel_out(index, Status{Code::out_of_memory});
+    if (tokens == 0 && !ask_for_summary(out.from, out.id, out.version)) {
+      return cancel_out(index, Status{Code::not_found});
+    }
     out.summary_asked = true;
   }
   out.state_due_ns = now_ + options_.accept_timeout_ns;
@@ -38,6 +45,7 @@ void Node::Core::begin_summary(std::uint32_t index) noexcept {
 
 void Node::Core::run_summarising(std::uint32_t index) noexcept {
   Outgoing& out = out_at(index);
+  if (out.extract.open() && !run_extract(index)) return;
   if (!out.summary_ready || out.lane == kNoIndex) return;
   const wire::Summary message{out.id, out.summary_kind, out.summary};
   if (!post(out.lane, message)) return want_later(Kind::out, index);
@@ -49,16 +57,13 @@ Status Node::Core::summary(AgentHandle handle, TransferId request, std::uint8_t 
                            std::span<const std::byte> bytes) noexcept {
   if (agent(handle) == nullptr) return Status{Code::not_found};
   if (kind > 2 || (kind != 0 && bytes.size() % 4 != 0)) return Status{Code::invalid_argument};
-  std::uint64_t limit = frame_.size();  // a summary is one frame, on whatever lane it will go
-  for (std::uint32_t t = 0; t < transport_count_; ++t) {
-    limit = std::min<std::uint64_t>(limit, transports_[t]->caps().max_frame_bytes);
-  }
-  if (bytes.size() > limit - wire::kMaxSummaryOverhead) return Status{Code::too_large};
+  if (bytes.size() > summary_limit()) return Status{Code::too_large};
   Handle<LocalSummary> local;
   local_summaries_.for_each([&](Handle<LocalSummary> h, LocalSummary& open) {
     if (open.request.id == request && open.request.from == handle) local = h;
   });
   if (LocalSummary* open = local_summaries_.get(local); open != nullptr) {
+    if (open->extract.open()) return Status{Code::generation_mismatch};  // nobody asked the agent
     VersionView view;
     KVRAIL_ASSERT(store_->view(open->request.version, view));
     if (bytes.empty()) {  // The agent has none to give.
@@ -75,7 +80,7 @@ Status Node::Core::summary(AgentHandle handle, TransferId request, std::uint8_t 
   if (index == nullptr || out_at(*index).from != handle) return Status{Code::not_found};
   Outgoing& out = out_at(*index);
   const bool asked = out.state == OutState::summarising || out.state == OutState::querying;
-  if (!asked || !out.summary_asked || out.summary_ready) return Status{Code::generation_mismatch};
+  if (!asked || !out.summary_asked || out.summary_ready || out.extract.open()) return Status{Code::generation_mismatch};
   if (bytes.empty()) {
     cancel_out(*index, Status{Code::rejected});
     return Status{};
@@ -110,10 +115,15 @@ bool Node::Core::start_local_summary(const LocalRequest& request) noexcept {
   if (!handle.valid()) return false;
   LocalSummary& open = *local_summaries_.get(handle);
   open.request = request;
-  if (!ask_for_summary(request.from, request.id, request.version)) {
+  VersionView view;
+  KVRAIL_ASSERT(store_->view(request.version, view));
+  const std::uint32_t tokens = extract_tokens(request.from, view);
+  if (tokens > 0 ? !begin_extract(open.extract, view, tokens)
+                 : !ask_for_summary(request.from, request.id, request.version)) {
     local_summaries_.erase(handle);
     return false;
   }
+  if (tokens > 0) want(Kind::local_summary, handle.index);
   store_->pin(request.version);
   const TimeNs limit = request.options.deadline_ns != 0 ? request.options.deadline_ns : options_.accept_timeout_ns;
   timers_.set(entity(Kind::local_summary, handle.index), add_saturating(request.submitted_ns, limit));
@@ -124,6 +134,7 @@ void Node::Core::end_local_summary(std::uint32_t index, Status status, VersionHa
   const Handle<LocalSummary> handle = local_summaries_.handle_at(index);
   if (!handle.valid()) return;
   const LocalRequest request = local_summaries_.get(handle)->request;
+  release_extract(local_summaries_.get(handle)->extract);
   local_summaries_.erase(handle);
   timers_.cancel(entity(Kind::local_summary, index));
   store_->unpin(request.version);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "codec/extract.h"
 #include "engine/core/agent_port.h"
 #include "engine/core/range_set.h"
 #include "engine/store/store.h"
@@ -75,6 +76,15 @@ struct PayloadArrays {
   transport::Payload payload;           // views over the above, once all are filled in
   std::uint64_t built_runs = 0, built_pieces = 0, built_bytes = 0;  // how far build_payload() has come
   std::uint32_t built_units = 0;
+};
+
+// A summary that the engine makes, while it does; all of it scratch memory.
+struct ExtractWork {
+  codec::Extractor extractor;
+  std::span<codec::TextSpan> spans;
+  std::span<TokenId> ids;
+  TimeNs spent_ns = 0;
+  [[nodiscard]] bool open() const noexcept { return !spans.empty(); }
 };
 
 struct Outgoing {
@@ -154,6 +164,7 @@ struct Outgoing {
   std::span<std::byte> summary;
   std::uint8_t summary_kind = 0;
   bool summary_asked = false, summary_ready = false, summary_posted = false;
+  ExtractWork extract;                  // open: the engine makes it
 
   // The end.
   bool cut = false;                     // past its deadline; the receiver delivers the planes that it has

@@ -200,6 +200,8 @@ NodeOptions Host::node_options() const {
   options.policy = config_.policy;
   options.eager_limit_bytes = config_.eager_limit_bytes;
   options.window_tokens = config_.window_tokens;
+  options.summary_tokens = config_.summary_tokens;
+  options.summary_separators = config_.summary_separators;
   options.keepalive_period_ns = config_.keepalive_ns;
   options.dead_after_ns = config_.dead_after_ns;
   options.lane_rate_hint_bytes_per_s = config_.rate_hint_bytes_per_s;

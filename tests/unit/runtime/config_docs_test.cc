@@ -97,7 +97,7 @@ TEST_CASE("docs/config.md / says the range that the parser says") {
     const std::string& key = entry.first;  // clang 14 captures no structured binding
     const Row& row = entry.second;
     const auto [head, name] = split(key);
-    const std::string message = refusal(head + name + " = []\n");  // never of the right type
+    const std::string message = refusal(head + name + " = [[]]\n");  // never of the right type
     CAPTURE(key);
     CAPTURE(message);
     REQUIRE_FALSE(message.empty());
