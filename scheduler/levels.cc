@@ -13,6 +13,15 @@ std::uint32_t lesser_weight(std::uint32_t a, std::uint32_t b) noexcept {
   return a == 0 ? b : std::min(a, b);
 }
 
+// Of many flows each is cold when its turn comes. So the one after the next is fetched whole, and of the
+// next, which is here by then, the neighbours on the timer wheel: its end unlinks it from them.
+void fetch_ahead(const Flow& next) noexcept {
+  const auto* const after = reinterpret_cast<const char*>(next.ring_next);
+  for (std::size_t line = 0; line < sizeof(Flow) + 63; line += 64) __builtin_prefetch(after + line, 1);
+  __builtin_prefetch(next.timer_prev, 1);
+  __builtin_prefetch(next.timer_next, 1);
+}
+
 }  // namespace
 
 void LevelSet::insert(Flow& flow) noexcept {
@@ -88,8 +97,7 @@ Flow* LevelSet::turn(std::uint64_t chunk_bytes, std::uint64_t turn_cap_bytes) no
   }
   if (!ring.head->in_turn) begin_turn(ring, *ring.head, chunk_bytes, turn_cap_bytes);
   KVRAIL_ASSERT(ring.head->deficit > 0);
-  __builtin_prefetch(&ring.head->ring_next->ring_prev);
-  __builtin_prefetch(&ring.head->ring_next->in_turn);
+  fetch_ahead(*ring.head->ring_next);
   return ring.head;
 }
 

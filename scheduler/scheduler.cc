@@ -46,8 +46,10 @@ FlowHandle Scheduler::add_flow(const FlowSpec& spec, TimeNs now_ns) noexcept {
                     : spec.background ? FlowClass::background
                                       : FlowClass::ordinary;
   const std::uint64_t left = spec.total_bytes - spec.start_offset;
-  flow.law = make_law(spec.base_milli, spec.submitted_ns, spec.deadline_ns,
-                      sending_ns(left, lane.window.bandwidth().planning()));
+  // Without a deadline there is no slack to take the sending time from: a division less.
+  const TimeNs sending =
+      spec.deadline_ns == 0 ? 0 : sending_ns(left, lane.window.bandwidth().planning());
+  flow.law = make_law(spec.base_milli, spec.submitted_ns, spec.deadline_ns, sending);
   flow.level = level_of_urgency(urgency_at(flow.law, now_ns));
   ++lane.flows;
   lane.queued(flow.flow_class) += left;

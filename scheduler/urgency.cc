@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 
+#include "kvrail/base/bits.h"
 #include "scheduler/exp_table.h"
 
 namespace kvrail::scheduler {
@@ -19,6 +20,21 @@ constexpr auto kThresholds = [] {
   return table;
 }();
 static_assert(kThresholds[0] == 1000 && kThresholds[1] == 1150);
+
+// Eighths of an octave are narrower than a level, so at most one threshold lies within: the level at the
+// start of each eighth, and one comparison, make a search unnecessary.
+constexpr std::size_t kEighths = 8 * 30;  // up to 2^30, more than kMostUrgencyMilli
+constexpr auto kLevelAt = [] {
+  std::array<std::uint8_t, kEighths> table{};
+  for (std::size_t i = 0; i < kEighths; ++i) {
+    const std::uint64_t start = (8 + i % 8) << (i / 8) >> 3;
+    std::uint8_t level = 0;
+    while (level + 1U < kLevels && kThresholds[level + 1U] <= start) ++level;
+    table[i] = level;
+  }
+  return table;
+}();
+static_assert(kMostUrgencyMilli < std::uint64_t{1} << 30);
 
 constexpr std::int64_t kMostExponentQ32 = 40 * kOneQ32;
 
@@ -41,7 +57,8 @@ UrgencyLaw make_law(std::uint32_t base_milli, TimeNs start_ns, TimeNs deadline_n
 }
 
 std::uint64_t urgency_at(const UrgencyLaw& law, TimeNs now_ns) noexcept {
-  const auto delay = static_cast<std::uint64_t>(std::max<TimeNs>(now_ns - law.start_ns, 0));
+  if (now_ns <= law.start_ns) return std::min(law.base_milli + kAlphaMilli, kMostUrgencyMilli);
+  const auto delay = static_cast<std::uint64_t>(now_ns - law.start_ns);
   const std::uint64_t x =
       mul_div(delay, static_cast<std::uint64_t>(kOneQ32), static_cast<std::uint64_t>(law.tau_ns));
   const std::int64_t clamped = static_cast<std::int64_t>(
@@ -56,9 +73,12 @@ std::uint64_t level_threshold_milli(std::uint32_t level) noexcept {
 }
 
 std::uint32_t level_of_urgency(std::uint64_t milli) noexcept {
-  const auto above = std::upper_bound(kThresholds.begin(), kThresholds.end(), milli);
-  const auto count = static_cast<std::uint32_t>(above - kThresholds.begin());
-  return count == 0 ? 0 : count - 1;
+  if (milli < 8) return 0;  // an octave has no eighths there
+  milli = std::min(milli, kMostUrgencyMilli);
+  const unsigned octave = log2_floor(milli);
+  const std::size_t eighth = 8 * octave + (milli >> (octave - 3) & 7);
+  const std::uint32_t level = kLevelAt[eighth];
+  return level + (level + 1 < kLevels && milli >= kThresholds[level + 1] ? 1 : 0);
 }
 
 TimeNs crossing_ns(const UrgencyLaw& law, std::uint32_t level) noexcept {

@@ -15,6 +15,7 @@ void run_blocks(Report& report);
 void run_critical(Report& report);
 void run_idle(Report& report);
 void run_codec(Report& report);
+void run_scheduler(Report& report);
 
 // The baseline of `rings` and `message`: there and back between two pinned threads, 32 bytes each way.
 [[nodiscard]] double boost_round_trip_ns();

@@ -20,6 +20,7 @@ const std::vector<Benchmark>& all_benchmarks() {
       {"blocks", "100,000 blocks of 4 KiB as one context, same node and tcp", run_blocks},
       {"critical", "a critical message under bulk on a link of 1 Gbit/s, against one FIFO connection", run_critical},
       {"codec", "every medium that codes KV, encode and decode in and out of cache, against memcpy", run_codec},
+      {"scheduler", "a flow comes, a chunk is picked, among 64 to 1,000,000 flows, against a heap", run_scheduler},
       {"idle", "CPU share of an idle kvraild with two peers and two agents", run_idle},
   };
   return benchmarks;

@@ -69,6 +69,9 @@ TEST_CASE("urgency / levels are geometric and crossings hit them") {
   CHECK(level_of_urgency(1000) == 0);
   CHECK(level_of_urgency(kMostUrgencyMilli) == kLevels - 1);
   for (std::uint32_t k = 1; k < kLevels; ++k) {
+    for (std::uint64_t milli = level_threshold_milli(k - 1); milli < level_threshold_milli(k); milli += 1 + milli / 997) {
+      REQUIRE(level_of_urgency(milli) == k - 1);
+    }
     CHECK(level_of_urgency(level_threshold_milli(k)) == k);
     CHECK(level_of_urgency(level_threshold_milli(k) - 1) == k - 1);
     const double ratio = static_cast<double>(level_threshold_milli(k)) /

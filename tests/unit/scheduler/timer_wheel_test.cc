@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <vector>
 
 #include "kvrail/base/prng.h"
@@ -70,6 +72,29 @@ TEST_CASE("timer wheel / a node may be armed again while it expires") {
   }
   CHECK(count >= 30);
   CHECK(count <= 51);
+}
+
+TEST_CASE("timer wheel / what is due minutes or years ahead expires then, over any stretch of silence") {
+  constexpr TimeNs kMinute = 60 * kSecondNs;
+  for (const TimeNs step : {kMillisecondNs / 3, 70 * kMillisecondNs, kSecondNs, 5 * kMinute, 10'000 * kMinute}) {
+    CAPTURE(step);
+    TimerWheel wheel;
+    std::vector<TimerNode> nodes(3);
+    wheel.arm(nodes[0], 20 * step);
+    wheel.arm(nodes[1], 20 * step + 2 * kMinute);
+    wheel.arm(nodes[2], std::numeric_limits<TimeNs>::max());  // never, and in nobody's way
+    std::array<TimeNs, 3> expired{};
+    for (TimeNs now = step; now < 23 * step + 4 * kMinute; now += step) {
+      wheel.advance(now, [&](TimerNode& node) { expired[static_cast<std::size_t>(&node - nodes.data())] = now; });
+    }
+    for (const std::size_t i : {0U, 1U}) {
+      const TimeNs due = 20 * step + (i == 0 ? 0 : 2 * kMinute);
+      CHECK(expired[i] >= due);
+      CHECK(expired[i] <= due + TimerWheel::kTickNs + step);
+    }
+    CHECK(wheel.armed_count() == 1);
+    CHECK(nodes[2].armed);
+  }
 }
 
 TEST_CASE("timer wheel / many nodes of one tick are walked once, not at each advance") {
