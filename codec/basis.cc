@@ -296,20 +296,22 @@ bool Basis::read_segments(const std::byte* at) {
 }
 
 Result<void> Basis::check(const Layout& layout) const {
-  const auto differs = [](const char* what) {
-    return Error{{Code::layout_mismatch},
-                 std::string("the basis of lowrank is of another ")
-                     .append(what)
-                     .append(" than this Layout; calibrate one for it, or use int4 or int8")};
-  };
-  if (shape_.model_id != Hash128{} && shape_.model_id != layout.model_id) return differs("model");
-  if (shape_.layers != layout.layers) return differs("number of layers");
-  if (shape_.kv_heads != layout.kv_heads || shape_.head_dim != layout.head_dim)
-    return differs("row");
+  const char* const what = difference(layout);
+  if (what == nullptr) return {};
+  return Error{{Code::layout_mismatch},
+               std::string("the basis of lowrank is of another ")
+                   .append(what)
+                   .append(" than this Layout; calibrate one for it, or use int4 or int8")};
+}
+
+const char* Basis::difference(const Layout& layout) const noexcept {
+  if (shape_.model_id != Hash128{} && shape_.model_id != layout.model_id) return "model";
+  if (shape_.layers != layout.layers) return "number of layers";
+  if (shape_.kv_heads != layout.kv_heads || shape_.head_dim != layout.head_dim) return "row";
   if (shape_.rope.rotary_dims > 0 &&
       (shape_.rope.base != layout.rope_base || shape_.rope.scale != layout.rope_scale))
-    return differs("RoPE");
-  return {};
+    return "RoPE";
+  return nullptr;
 }
 
 }  // namespace kvrail::codec

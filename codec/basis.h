@@ -76,6 +76,8 @@ class Basis {
 
   /// Whether KV of this Layout can be coded with it; else layout_mismatch and what differs.
   [[nodiscard]] Result<void> check(const Layout& layout) const;
+  /// The same for a data path: what differs, in a word or two; null where nothing does.
+  [[nodiscard]] const char* difference(const Layout& layout) const noexcept;
 
   /// Padded to kBasisLanes.
   [[nodiscard]] std::uint32_t value_stride() const noexcept { return value_stride_; }

@@ -11,12 +11,12 @@
 
 namespace kvrail::mempool {
 
-enum class PoolClass : std::uint8_t { raw = 0, plane0 = 1, plane1 = 2, residual = 3, manifest = 4 };
-inline constexpr std::size_t kPoolClassCount = 5;
+enum class PoolClass : std::uint8_t { raw = 0, plane0 = 1, plane1 = 2, residual = 3, lowrank = 4, manifest = 5 };
+inline constexpr std::size_t kPoolClassCount = 6;
 
 [[nodiscard]] constexpr std::string_view name(PoolClass pool) noexcept {
   constexpr std::array<std::string_view, kPoolClassCount> names{"raw", "plane 0", "plane 1",
-                                                                "residual", "manifest"};
+                                                                "residual", "lowrank", "manifest"};
   return names[static_cast<std::size_t>(pool)];
 }
 

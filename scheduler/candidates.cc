@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kTokenIdBytes = 4;
 constexpr std::uint64_t kReferenceBytesPerBlock = 16;
 constexpr std::array kOffered{Medium::tokens, Medium::full,   Medium::lossless, Medium::int8,
-                              Medium::int4,   Medium::window, Medium::summary};
+                              Medium::int4,   Medium::lowrank, Medium::window, Medium::summary};
 // Only a wish selects these: a reference only says where the bytes are, and who gets the embedded
 // planes down to the last one pays more for the same rows than with lossless.
 constexpr std::array kOnlyWished{Medium::reference, Medium::exact};
@@ -58,7 +58,8 @@ void fill_sizes(const SenderFacts& facts, CandidateCost& out) noexcept {
     case Medium::lossless:
     case Medium::int8:
     case Medium::int4:
-    case Medium::exact: {
+    case Medium::exact:
+    case Medium::lowrank: {
       const CodedFacts& coded = facts.coded[static_cast<std::size_t>(out.medium)];
       out.block_bytes = coded.block_bytes;
       out.tail_bytes = coded.tail_bytes;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "codec/lowrank.h"
 #include "kvrail/base/assert.h"
 #include "kvrail/base/bits.h"
 #include "kvrail/base/byte_order.h"
@@ -37,9 +38,13 @@ void learn(std::uint64_t& ns_per_mib, TimeNs elapsed_ns, std::uint64_t bytes) no
   ns_per_mib = ns_per_mib - ns_per_mib / 8 + sample / 8;
 }
 
-std::span<std::byte> run_of(const PlaneView& plane, const Layout& layout, std::uint32_t layer) noexcept {
-  const std::uint64_t bytes = plane.bytes / layout.layers;
-  return {plane.data + layer * bytes, bytes};
+// Calls `with` with the codec of a layer of the context's block number `number`. Only lowrank's knows where it is:
+// its basis differs by layer, and RoPE turns by position.
+template <class With>
+auto with_codec(const Layout& layout, const Coding& coding, std::uint32_t number, std::uint32_t layer, With with) {
+  if (coding.medium != Medium::lowrank) return with(*codec::codec_for(coding.medium));
+  const codec::LowRank codec(coding.lowrank->basis(), layer, number * layout.block_tokens, coding.lowrank->theta());
+  return with(codec);
 }
 
 // The planes of the store by those of the codec, which counts from 0 without gaps.
@@ -51,7 +56,7 @@ std::size_t store_plane(PlaneMask mask, std::size_t nth) noexcept {
 
 }  // namespace
 
-CodecWork::CodecWork(const Speeds& first) noexcept {
+CodecWork::CodecWork(const Speeds& first, const LowRankBasis* lowrank) noexcept : lowrank_(lowrank) {
   speeds_.fill(first);
   for (const Medium medium : kCodedMedia) {
     for (std::size_t d = 0; d < bits_per_1000_[0].size(); ++d) {
@@ -62,13 +67,19 @@ CodecWork::CodecWork(const Speeds& first) noexcept {
 
 void CodecWork::AlignedFree::operator()(std::byte* memory) const noexcept { ::operator delete[](memory, kAlignment); }
 
+Coding CodecWork::coding_of(Medium medium) const noexcept {
+  return {medium, 0, 0, medium == Medium::lowrank ? lowrank_ : nullptr};
+}
+
 void CodecWork::make_room(const Layout& layout) {
+  const codec::RunShape shape = codec::run_shape(layout, layout.block_tokens);
   std::size_t scratch = 0;
   std::size_t run = 0;
   for (const Medium medium : kCodedMedia) {
-    if (!can_code(layout, medium)) continue;
-    scratch = std::max(scratch, codec::codec_for(medium)->scratch_bytes(codec::run_shape(layout, layout.block_tokens)));
-    if (has_plane(planes_of(medium), kVaryingPlane)) {
+    const Coding coding = coding_of(medium);
+    if (!can_code(layout, coding)) continue;
+    scratch = std::max(scratch, with_codec(layout, coding, 0, 0, [&](const codec::Codec& codec) { return codec.scratch_bytes(shape); }));
+    if (has_plane(coding.planes(), kVaryingPlane)) {
       run = std::max<std::size_t>(run, varying_bound(layout, medium, layout.block_tokens));
     }
   }
@@ -82,11 +93,23 @@ void CodecWork::make_room(const Layout& layout) {
 }
 
 bool CodecWork::can(const Layout& layout, Medium medium) const noexcept {
-  if (!can_code(layout, medium)) return false;
-  const codec::Codec& codec = *codec::codec_for(medium);
-  const bool varies = has_plane(planes_of(medium), kVaryingPlane);
-  return codec.scratch_bytes(codec::run_shape(layout, layout.block_tokens)) <= scratch_bytes_ &&
+  const Coding coding = coding_of(medium);
+  if (!can_code(layout, coding) || (medium == Medium::lowrank && !lowrank_->fits(layout))) return false;
+  const codec::RunShape shape = codec::run_shape(layout, layout.block_tokens);
+  const bool varies = has_plane(coding.planes(), kVaryingPlane);
+  return with_codec(layout, coding, 0, 0, [&](const codec::Codec& codec) { return codec.scratch_bytes(shape); }) <= scratch_bytes_ &&
          (!varies || varying_bound(layout, medium, layout.block_tokens) <= run_bytes_);
+}
+
+transport::wire::LowRankCode CodecWork::lowrank_code(const Layout& layout) const noexcept {
+  if (!can(layout, Medium::lowrank)) return {};
+  return {lowrank_->basis().id(), lowrank_->theta()};
+}
+
+bool CodecWork::take_offered(const Layout& layout, Medium medium, std::uint64_t block_bytes, std::uint64_t tail_bytes,
+                             std::uint32_t tail_rows, Coding& out) const noexcept {
+  out = coding_of(medium);
+  return can(layout, medium) && take_sizes(layout, block_bytes, tail_bytes, tail_rows, out);
 }
 
 std::uint64_t CodecWork::room_for(const Layout& layout, Medium medium, std::uint32_t rows) const noexcept {
@@ -98,10 +121,11 @@ std::uint64_t CodecWork::room_for(const Layout& layout, Medium medium, std::uint
 
 bool CodecWork::plan(const Layout& layout, Medium medium, std::uint32_t tail_rows, Coding& out) const noexcept {
   if (!can(layout, medium)) return false;
-  out = Coding{medium, 0, 0};
-  if (!has_plane(planes_of(medium), kVaryingPlane)) return true;
-  out.varying_full_bytes = room_for(layout, medium, layout.block_tokens);
-  if (tail_rows > 0) out.varying_tail_bytes = room_for(layout, medium, tail_rows);
+  out = coding_of(medium);
+  if (has_plane(out.planes(), kVaryingPlane)) {
+    out.varying_full_bytes = room_for(layout, medium, layout.block_tokens);
+    if (tail_rows > 0) out.varying_tail_bytes = room_for(layout, medium, tail_rows);
+  }
   return coded_bytes(layout, out, layout.block_tokens) < layout.block_bytes();
 }
 
@@ -112,16 +136,24 @@ void CodecWork::learn_room(const Layout& layout, Medium medium, std::uint32_t ro
 }
 
 CodecWork::Encoded CodecWork::encode(const Layout& layout, const Coding& coding, const BlockView& block,
-                                     std::uint32_t layer) noexcept {
-  const codec::Codec& codec = *codec::codec_for(coding.medium);
+                                     std::uint32_t number, std::uint32_t layer) noexcept {
+  return with_codec(layout, coding, number, layer, [&](const codec::Codec& codec) { return encode_with(codec, layout, coding, block, layer); });
+}
+
+bool CodecWork::decode(const Layout& layout, const Coding& coding, const BlockView& block, std::uint32_t number,
+                       std::uint32_t layer) noexcept {
+  return with_codec(layout, coding, number, layer, [&](const codec::Codec& codec) { return decode_with(codec, layout, coding, block, layer); });
+}
+
+CodecWork::Encoded CodecWork::encode_with(const codec::Codec& codec, const Layout& layout, const Coding& coding,
+                                          const BlockView& block, std::uint32_t layer) noexcept {
   const codec::RunShape shape = codec::run_shape(layout, block.tokens);
   const PlaneMask mask = coding.planes();
   // Planes that are there already are written again, with the same bytes: a code is a function of the rows.
   codec::MutablePlanes out;
   for (std::size_t i = 0; i < codec.planes(); ++i) {
     const std::size_t plane = store_plane(mask, i);
-    out[i] = plane == kVaryingPlane ? std::span(run_.get(), run_bytes_)
-                                    : run_of(block.planes[plane], layout, layer);
+    out[i] = plane == kVaryingPlane ? std::span(run_.get(), run_bytes_) : block.planes[plane].run(layer);
   }
   const codec::RunView in{{block.raw + layout.row_offset(layer, 0, 0), shape.side_bytes()},
                           {block.raw + layout.row_offset(layer, 1, 0), shape.side_bytes()}};
@@ -130,7 +162,7 @@ CodecWork::Encoded CodecWork::encode(const Layout& layout, const Coding& coding,
   if (!report.status.ok()) return Encoded::refused;
   if (!has_plane(mask, kVaryingPlane)) return Encoded::ok;
   const std::uint64_t used = meta.bytes[codec.planes() - 1];
-  const std::span<std::byte> run = run_of(block.planes[kVaryingPlane], layout, layer);
+  const std::span<std::byte> run = block.planes[kVaryingPlane].run(layer);
   if (kRunHeadBytes + used > run.size()) {
     learn_room(layout, coding.medium, block.tokens, used);
     return Encoded::too_large;
@@ -141,9 +173,8 @@ CodecWork::Encoded CodecWork::encode(const Layout& layout, const Coding& coding,
   return Encoded::ok;
 }
 
-bool CodecWork::decode(const Layout& layout, const Coding& coding, const BlockView& block,
-                       std::uint32_t layer) noexcept {
-  const codec::Codec& codec = *codec::codec_for(coding.medium);
+bool CodecWork::decode_with(const codec::Codec& codec, const Layout& layout, const Coding& coding,
+                            const BlockView& block, std::uint32_t layer) noexcept {
   const codec::RunShape shape = codec::run_shape(layout, block.tokens);
   codec::Meta meta;
   meta.medium = coding.medium;
@@ -151,7 +182,7 @@ bool CodecWork::decode(const Layout& layout, const Coding& coding, const BlockVi
   codec::Planes in;
   for (std::size_t i = 0; i < codec.planes(); ++i) {
     const std::size_t plane = store_plane(coding.planes(), i);
-    std::span<const std::byte> run = run_of(block.planes[plane], layout, layer);
+    std::span<const std::byte> run = block.planes[plane].run(layer);
     if (plane == kVaryingPlane) {
       const std::uint32_t used = load_le32(run.data());
       if (used > run.size() - kRunHeadBytes) return false;

@@ -35,7 +35,8 @@ std::size_t Node::Core::announce() noexcept {
       const bool done = agent.leaving
                             ? post(lane, wire::AgentDown{info.tenant, info.name})
                             : post(lane, wire::AgentUp{info.tenant, info.name, info.role, info.accepted,
-                                                       info.tokenizer, info.layout, info.compute, {}});
+                                                       info.tokenizer, info.layout, info.compute,
+                                                       codecs_.lowrank_code(info.layout)});
       if (!done) {
         owed = true;
         continue;

@@ -54,7 +54,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       scratch_(options.limits.scratch_bytes),
       prng_(mix_bits(options.node_id) ^ options.incarnation),
       now_(clock.now_ns()),
-      codecs_({options.first_encode_ns_per_mib, options.first_decode_ns_per_mib}),
+      codecs_({options.first_encode_ns_per_mib, options.first_decode_ns_per_mib}, options.store.lowrank.get()),
       frame_(wire::kMaxMessageBytes),
       eager_(wire::kMaxEagerBytes),
       events_(kEventsPerPoll),

@@ -253,7 +253,7 @@ class Node::Core {
   [[nodiscard]] bool cut_in(std::uint32_t index) noexcept;
   [[nodiscard]] bool await_cut(std::uint32_t index) noexcept;
   [[nodiscard]] bool take_coding(Incoming& in) noexcept;
-  void fill_coded(const VersionView& view, scheduler::SenderFacts& facts) const noexcept;
+  void fill_coded(const VersionView& view, const RemoteAgent& to, scheduler::SenderFacts& facts) const noexcept;
   void fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts) noexcept;
   void filter_candidates(Incoming& in) noexcept;
   [[nodiscard]] scheduler::ReceiverFacts facts_of(const Incoming& in, std::uint64_t memory_bytes) noexcept;

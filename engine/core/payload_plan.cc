@@ -39,6 +39,22 @@ struct Totals {
   std::uint64_t units = 0;
 };
 
+// Of all layers of a block, in the planes that travel. Only lowrank's runs differ by layer.
+std::uint64_t coded_units(const PayloadShape& shape, std::uint32_t rows) noexcept {
+  const Layout& layout = shape.layout;
+  std::uint64_t units = 0;
+  for (std::size_t plane = 0; plane < kPlanes; ++plane) {
+    if (!has_plane(shape.planes(), plane)) continue;
+    const std::uint32_t different = plane == kLowRankPlane ? layout.layers : 1;
+    std::uint64_t of_plane = 0;
+    for (std::uint32_t layer = 0; layer < different; ++layer) {
+      of_plane += transport::units_in(run_bytes(layout, shape.coding, rows, plane, layer));
+    }
+    units += of_plane * (layout.layers / different);
+  }
+  return units;
+}
+
 Totals totals_of(const PayloadShape& shape) noexcept {
   const Layout& layout = shape.layout;
   const std::uint64_t missing = shape.missing_blocks();
@@ -46,17 +62,9 @@ Totals totals_of(const PayloadShape& shape) noexcept {
   const std::uint32_t partials = partial_blocks(shape, partial);
   Totals in_layer{missing - partials, 0};
   if (shape.coded()) {
-    const auto units_of = [&](std::uint32_t rows) {
-      std::uint64_t units = 0;
-      for (std::size_t plane = 0; plane < kPlanes; ++plane) {
-        if (has_plane(shape.planes(), plane)) {
-          units += transport::units_in(run_bytes(layout, shape.coding, rows, plane));
-        }
-      }
-      return units;
-    };
-    in_layer = {shape.plane_count() * missing, (missing - partials) * units_of(layout.block_tokens)};
-    for (std::uint32_t i = 0; i < partials; ++i) in_layer.units += units_of(shape.rows_of(partial[i]));
+    Totals all{shape.plane_count() * missing * layout.layers, (missing - partials) * coded_units(shape, layout.block_tokens)};
+    for (std::uint32_t i = 0; i < partials; ++i) all.units += coded_units(shape, shape.rows_of(partial[i]));
+    return all;
   } else {
     in_layer.units = in_layer.pieces * transport::units_in(2 * layout.block_tokens * layout.row_bytes());
     for (std::uint32_t i = 0; i < partials; ++i) {
@@ -119,9 +127,8 @@ bool build_payload(const PayloadShape& shape, const Store& store, std::span<cons
       add_rows(shape, block, layer, view.raw, out);
       continue;
     }
-    const PlaneView& plane = view.planes[shape.plane_at(out.built_runs / runs)];
-    const std::uint64_t bytes = plane.bytes / shape.layout.layers;
-    add(out, plane.data + layer * bytes, bytes);
+    const std::span<std::byte> bytes = view.planes[shape.plane_at(out.built_runs / runs)].run(layer);
+    add(out, bytes.data(), bytes.size());
   }
   KVRAIL_ASSERT(out.built_pieces == out.pieces.size());
   KVRAIL_ASSERT(out.digests.empty() || out.digests.size() == out.built_units);

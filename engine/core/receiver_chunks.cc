@@ -184,12 +184,13 @@ bool Node::Core::decode_step(Incoming& in) noexcept {
   }
   Store::StagingView view;
   KVRAIL_ASSERT(store_->view(in.staging, view));
-  const BlockHandle handle = view.blocks[shape.nth(in.decode_at % in.missing_blocks)];
+  const std::uint32_t number = shape.nth(in.decode_at % in.missing_blocks);
+  const BlockHandle handle = view.blocks[number];
   const auto layer = static_cast<std::uint32_t>(in.decode_at / in.missing_blocks);
   const BlockView block = store_->block(handle);
   const std::uint64_t bytes = 2 * std::uint64_t{in.layout.block_tokens} * in.layout.row_bytes();
   const TimeNs before = clock_.now_ns();
-  in.decode_failed |= !codecs_.decode(in.layout, in.coding, block, layer);
+  in.decode_failed |= !codecs_.decode(in.layout, in.coding, block, number, layer);
   codecs_.learn_decode(in.medium, clock_.now_ns() - before, bytes);
   store_->planes_written(handle, in.coding.planes(), layer + 1);
   counters_.decoded_bytes += bytes;

@@ -162,6 +162,7 @@ void Node::Core::fill_incoming(Incoming& in, std::uint32_t lane, const wire::Off
   in.eager_announced = message.eager;
   in.wish = message.wish;
   in.whole_planes = message.whole_planes;
+  in.lowrank = message.lowrank;
   in.submitted_ns = now_ - static_cast<TimeNs>(std::min<std::uint64_t>(message.age_ns, INT64_MAX / 4));
   const auto remaining = static_cast<TimeNs>(std::min<std::uint64_t>(message.remaining_ns, INT64_MAX / 4));
   in.deadline_ns = message.remaining_ns == 0 ? 0 : add_saturating(now_, remaining);
@@ -248,12 +249,11 @@ Status Node::Core::begin_stage(Incoming& in) noexcept {
 // The sizes that the sender offered. Those of media whose size is not fixed are its own to choose, within
 // what such a code can take at all.
 bool Node::Core::take_coding(Incoming& in) noexcept {
-  in.coding = Coding{in.medium, 0, 0};
+  in.coding = Coding{.medium = in.medium};
   if (!is_coded(in.medium)) return true;
   const scheduler::CandidateCost& offered = in.candidates[static_cast<std::size_t>(in.pick.index)];
   const auto tail_rows = static_cast<std::uint32_t>(in.tokens.size() % in.layout.block_tokens);
-  return codecs_.can(in.layout, in.medium) &&
-         coding_of(in.layout, in.medium, offered.block_bytes, offered.tail_bytes, tail_rows, in.coding);
+  return codecs_.take_offered(in.layout, in.medium, offered.block_bytes, offered.tail_bytes, tail_rows, in.coding);
 }
 
 void Node::Core::accept_staged(std::uint32_t index) noexcept {

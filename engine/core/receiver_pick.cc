@@ -24,7 +24,10 @@ void Node::Core::filter_candidates(Incoming& in) noexcept {
     const bool known = is_kv(medium) ? kv_means
                        : medium == Medium::tokens || medium == Medium::reference ? tokens_mean
                                                                                  : medium == Medium::summary;
-    if (accepted && known) in.candidates[kept++] = in.candidates[i];
+    // What is coded in another basis is never guessed at.
+    const wire::LowRankCode readable = medium == Medium::lowrank ? codecs_.lowrank_code(in.layout) : in.lowrank;
+    const bool codable = medium != Medium::lowrank || (readable.basis != Hash128{} && readable == in.lowrank);
+    if (accepted && known && codable) in.candidates[kept++] = in.candidates[i];
   }
   in.candidate_count = kept;
 }

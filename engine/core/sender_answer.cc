@@ -48,12 +48,12 @@ void Node::Core::on_accept(std::uint32_t lane, const wire::Accept& message) noex
 
 // The coding with the sizes that were offered: the receiver has made room for just these.
 bool Node::Core::take_coding(Outgoing& out, const scheduler::CandidateCost& offered) noexcept {
-  out.coding = Coding{out.medium, 0, 0};
+  out.coding = Coding{.medium = out.medium};
   if (!is_coded(out.medium)) return true;
   VersionView view;
   KVRAIL_ASSERT(store_->view(out.version, view));
   const auto tail_rows = static_cast<std::uint32_t>(view.tokens.size() % view.layout.block_tokens);
-  return coding_of(view.layout, out.medium, offered.block_bytes, offered.tail_bytes, tail_rows, out.coding);
+  return codecs_.take_offered(view.layout, out.medium, offered.block_bytes, offered.tail_bytes, tail_rows, out.coding);
 }
 
 void Node::Core::begin_finishing(std::uint32_t index) noexcept {

@@ -173,12 +173,13 @@ bool Node::Core::prepare_raw(Outgoing& out, const VersionView& view, const Paylo
 // A layer of a block that another transfer has encoded already is there.
 bool Node::Core::prepare_planes(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept {
   const auto layer = static_cast<std::uint32_t>(out.prepare_at / out.missing_blocks);
-  const BlockHandle handle = view.blocks[shape.nth(out.prepare_at % out.missing_blocks)];
+  const std::uint32_t number = shape.nth(out.prepare_at % out.missing_blocks);
+  const BlockHandle handle = view.blocks[number];
   const BlockView block = store_->block(handle);
   if (!planes_there(block, out.coding.planes(), layer + 1)) {
     const std::uint64_t bytes = 2 * std::uint64_t{view.layout.block_tokens} * view.layout.row_bytes();
     const TimeNs before = clock_.now_ns();
-    const CodecWork::Encoded encoded = codecs_.encode(view.layout, out.coding, block, layer);
+    const CodecWork::Encoded encoded = codecs_.encode(view.layout, out.coding, block, number, layer);
     codecs_.learn_encode(out.medium, clock_.now_ns() - before, bytes);
     counters_.encoded_bytes += bytes;
     spend(budget_, bytes);

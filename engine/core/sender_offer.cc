@@ -14,7 +14,8 @@ constexpr TimeNs kCutAnswerNs = 500 * kMillisecondNs;  // how long past its dead
 
 constexpr MediumMask kEngineCan = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
                                   mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
-                                  mask_of(Medium::window) | mask_of(Medium::reference) | mask_of(Medium::summary);
+                                  mask_of(Medium::lowrank) | mask_of(Medium::window) | mask_of(Medium::reference) |
+                                  mask_of(Medium::summary);
 
 }  // namespace
 
@@ -237,7 +238,7 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.lane_rate_bytes_per_s = kv_possible ? scheduler_.rate_for_choice(out.lane) : lane.planning_bytes_per_s;
   facts.lane_backlog_ns = scheduler_.backlog_ns(out.lane, out.critical);
   facts.round_trip_ns = lane.round_trip_ns;
-  if (facts.source_has_kv) fill_coded(view, facts);
+  if (facts.source_has_kv) fill_coded(view, to, facts);
   facts.window_tokens = options_.window_tokens;
   if (from != nullptr) {
     facts.summary_bytes = from->info.summary_bytes;
@@ -264,7 +265,7 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
 }
 
 // One full block stands for all: whether its planes are there, and whether more can be made of it.
-void Node::Core::fill_coded(const VersionView& view, scheduler::SenderFacts& facts) const noexcept {
+void Node::Core::fill_coded(const VersionView& view, const RemoteAgent& to, scheduler::SenderFacts& facts) const noexcept {
   const Layout& layout = view.layout;
   const auto tail_rows = static_cast<std::uint32_t>(view.tokens.size() % layout.block_tokens);
   const std::size_t full_blocks = view.tokens.size() / layout.block_tokens;
@@ -272,6 +273,7 @@ void Node::Core::fill_coded(const VersionView& view, scheduler::SenderFacts& fac
   for (const Medium medium : kCodedMedia) {
     Coding coding;
     if (!codecs_.plan(layout, medium, tail_rows, coding)) continue;
+    if (medium == Medium::lowrank && to.lowrank != codecs_.lowrank_code(layout)) continue;
     const bool there = planes_there(sample, coding.planes(), layout.layers);
     if (sample.came_coded && medium != Medium::lossless && !there) continue;
     scheduler::CodedFacts& coded = facts.coded[static_cast<std::size_t>(medium)];
@@ -373,6 +375,7 @@ bool Node::Core::post_offer(Outgoing& out, const VersionView& view) noexcept {
   offer.wish = out.wish;
   offer.eager = out.eager;
   offer.whole_planes = out.whole_planes;
+  offer.lowrank = codecs_.lowrank_code(view.layout);
   offer.candidate_count = static_cast<std::uint8_t>(out.candidate_count);
   for (std::uint32_t i = 0; i < out.candidate_count; ++i) offer.candidates[i] = to_wire(out.candidates[i]);
   const std::uint64_t room = (message_limit(*lane_at(out.lane)) - wire::kMaxOfferOverhead) / sizeof(TokenId);

@@ -264,6 +264,7 @@ struct Incoming {
   std::uint32_t tail_from_row = 0, tail_block = 0;
   std::size_t first_plane = 0;          // planes before it are held
   bool whole_planes = false;
+  wire::LowRankCode lowrank;            // of the candidate lowrank
   std::uint32_t range_count = 0;
   std::array<wire::BlockRange, kMaxMissingRanges> ranges;
   PayloadArrays arrays;

@@ -221,7 +221,9 @@ BlockView Store::block(BlockHandle handle) const noexcept {
   std::byte* base = state_->receive_of(block->tenant)->arena->base();
   for (std::size_t i = 0; i < kPlanes; ++i) {
     const PlaneRecord& plane = block->planes[i];
-    if (plane.taken()) view.planes[i] = {base + plane.offset, plane.bytes, plane.layers};
+    if (!plane.taken()) continue;
+    view.planes[i] = {base + plane.offset, plane.bytes,   plane.layers,
+                      block->shape.layers, block->tokens, state_->basis_of(i)};
   }
   return view;
 }

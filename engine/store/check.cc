@@ -136,7 +136,8 @@ class Audit {
     KVRAIL_ASSERT(memory.usage.used(mempool::PoolClass::manifest) == manifest_[tenant]);
     KVRAIL_ASSERT(memory.usage.used(mempool::PoolClass::plane0) +
                       memory.usage.used(mempool::PoolClass::plane1) +
-                      memory.usage.used(mempool::PoolClass::residual) ==
+                      memory.usage.used(mempool::PoolClass::residual) +
+                      memory.usage.used(mempool::PoolClass::lowrank) ==
                   planes_[tenant]);
     KVRAIL_ASSERT_MSG(memory.usage.total() + memory.extents->free_units() * kGranuleBytes ==
                           memory.extents->total_units() * kGranuleBytes,

@@ -24,21 +24,35 @@ bool varying_part(const Layout& layout, Medium medium, std::uint32_t rows, std::
 
 }  // namespace
 
-bool can_code(const Layout& layout, Medium medium) noexcept {
-  const codec::Codec* const codec = codec::codec_for(medium);
-  return is_coded(medium) && codec != nullptr && codec->takes(codec::run_shape(layout, 1));
+bool can_code(const Layout& layout, const Coding& coding) noexcept {
+  if (coding.medium == Medium::lowrank) return coding.lowrank != nullptr && coding.lowrank->takes(layout);
+  const codec::Codec* const codec = codec::codec_for(coding.medium);
+  return is_coded(coding.medium) && codec != nullptr && codec->takes(codec::run_shape(layout, 1));
 }
 
-std::uint64_t run_bytes(const Layout& layout, const Coding& coding, std::uint32_t rows, std::size_t plane) noexcept {
+std::uint64_t run_bytes(const Layout& layout, const Coding& coding, std::uint32_t rows, std::size_t plane,
+                        std::uint32_t layer) noexcept {
   if (!has_plane(coding.planes(), plane)) return 0;
+  if (plane == kLowRankPlane) return coding.lowrank->run_bytes(rows, layer);
   if (plane != kVaryingPlane) return fixed_run_bytes(layout, coding.medium, rows, plane);
   return rows == layout.block_tokens ? coding.varying_full_bytes : coding.varying_tail_bytes;
 }
 
+std::uint64_t most_run_bytes(const Layout& layout, const Coding& coding, std::uint32_t rows,
+                             std::size_t plane) noexcept {
+  const bool lowrank = plane == kLowRankPlane && has_plane(coding.planes(), plane);
+  return lowrank ? coding.lowrank->most_run_bytes(rows) : run_bytes(layout, coding, rows, plane, 0);
+}
+
+std::uint64_t plane_bytes(const Layout& layout, const Coding& coding, std::uint32_t rows, std::size_t plane) noexcept {
+  const bool lowrank = plane == kLowRankPlane && has_plane(coding.planes(), plane);
+  return lowrank ? coding.lowrank->offset(rows, layout.layers) : layout.layers * run_bytes(layout, coding, rows, plane, 0);
+}
+
 std::uint64_t coded_bytes(const Layout& layout, const Coding& coding, std::uint32_t rows) noexcept {
-  std::uint64_t of_layer = 0;
-  for (std::size_t plane = 0; plane < kPlanes; ++plane) of_layer += run_bytes(layout, coding, rows, plane);
-  return of_layer * layout.layers;
+  std::uint64_t sum = 0;
+  for (std::size_t plane = 0; plane < kPlanes; ++plane) sum += plane_bytes(layout, coding, rows, plane);
+  return sum;
 }
 
 std::uint64_t varying_bound(const Layout& layout, Medium medium, std::uint32_t rows) noexcept {
@@ -46,16 +60,19 @@ std::uint64_t varying_bound(const Layout& layout, Medium medium, std::uint32_t r
   return kRunHeadBytes + codec->bound(codec::run_shape(layout, rows), codec->planes() - 1);
 }
 
-bool coding_of(const Layout& layout, Medium medium, std::uint64_t block_bytes, std::uint64_t tail_bytes,
-               std::uint32_t tail_rows, Coding& out) noexcept {
-  if (!can_code(layout, medium)) return false;
-  out = Coding{medium, 0, 0};
+bool take_sizes(const Layout& layout, std::uint64_t block_bytes, std::uint64_t tail_bytes, std::uint32_t tail_rows,
+                Coding& coding) noexcept {
+  if (!can_code(layout, coding)) return false;
+  if (coding.medium == Medium::lowrank) {
+    return block_bytes == coded_bytes(layout, coding, layout.block_tokens) &&
+           (tail_rows == 0 || tail_bytes == coded_bytes(layout, coding, tail_rows));
+  }
   if (block_bytes % layout.layers != 0 || tail_bytes % layout.layers != 0) return false;
-  if (!varying_part(layout, medium, layout.block_tokens, block_bytes / layout.layers, out.varying_full_bytes)) {
+  if (!varying_part(layout, coding.medium, layout.block_tokens, block_bytes / layout.layers, coding.varying_full_bytes)) {
     return false;
   }
   return tail_rows == 0 ||
-         varying_part(layout, medium, tail_rows, tail_bytes / layout.layers, out.varying_tail_bytes);
+         varying_part(layout, coding.medium, tail_rows, tail_bytes / layout.layers, coding.varying_tail_bytes);
 }
 
 }  // namespace kvrail::engine

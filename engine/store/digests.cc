@@ -113,7 +113,9 @@ std::span<const std::uint64_t> Store::plane_digests(BlockHandle handle, std::siz
   if (block == nullptr || !block->planes[plane].taken()) {
     return {};
   }
-  return of_layer(block->planes[plane].digests, block->shape.layers, layer);
+  const auto digests = of_layer(block->planes[plane].digests, block->shape.layers, layer);
+  if (digests.empty()) return digests;
+  return digests.first(transport::units_in(state_->run_of(*block, plane, layer).bytes));
 }
 
 }  // namespace kvrail::engine

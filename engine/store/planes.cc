@@ -7,7 +7,8 @@ namespace kvrail::engine {
 namespace {
 
 constexpr std::array<mempool::PoolClass, kPlanes> kPlanePools{
-    mempool::PoolClass::plane0, mempool::PoolClass::plane1, mempool::PoolClass::residual};
+    mempool::PoolClass::plane0, mempool::PoolClass::plane1, mempool::PoolClass::residual,
+    mempool::PoolClass::lowrank};
 
 }  // namespace
 
@@ -15,9 +16,10 @@ bool Store::State::take_plane(BlockRecord& block, const Coding& coding,
                               std::size_t plane) noexcept {
   PlaneRecord& record = block.planes[plane];
   const Layout layout = block.shape.layout();
-  const std::uint64_t of_run = run_bytes(layout, coding, block.tokens, plane);
-  const std::uint64_t bytes = of_run * layout.layers;
-  if (!reserve(record.digests, std::uint64_t{layout.layers} * transport::units_in(of_run))) {
+  const std::uint64_t bytes = plane_bytes(layout, coding, block.tokens, plane);
+  // As many digests for each layer as the largest run has, so that a layer's are found by its number.
+  const std::uint32_t units = transport::units_in(most_run_bytes(layout, coding, block.tokens, plane));
+  if (!reserve(record.digests, std::uint64_t{layout.layers} * units)) {
     return false;
   }
   const auto offset = take(block.tenant, bytes, kPlanePools[plane]);
@@ -50,8 +52,7 @@ bool Store::State::fit_varying(BlockRecord& block, const Coding& coding, bool us
   PlaneRecord& plane = block.planes[kVaryingPlane];
   if (!has_plane(coding.planes(), kVaryingPlane) || !plane.taken()) return true;
   const Layout layout = block.shape.layout();
-  const std::uint64_t bytes =
-      run_bytes(layout, coding, block.tokens, kVaryingPlane) * layout.layers;
+  const std::uint64_t bytes = plane_bytes(layout, coding, block.tokens, kVaryingPlane);
   if (block.varying == coding.medium && plane.bytes == bytes) return true;
   if (used) return false;
   drop_plane(block, kVaryingPlane);
@@ -124,12 +125,12 @@ void Store::State::digest_planes(BlockRecord& block, PlaneMask planes,
   for (std::size_t i = 0; i < kPlanes; ++i) {
     PlaneRecord& plane = block.planes[i];
     if (!has_plane(planes, i) || !plane.taken()) continue;
-    const std::uint64_t bytes = plane.bytes / all;
     const std::uint32_t units = plane.digests.count / all;
     for (; plane.layers < layers; ++plane.layers) {
-      const std::byte* from = base + plane.offset + plane.layers * bytes;
-      codec::digests({from, bytes},
-                     {plane.digests.data() + std::size_t{plane.layers} * units, units});
+      const RunPlace run = run_of(block, i, plane.layers);
+      codec::digests({base + plane.offset + run.offset, run.bytes},
+                     {plane.digests.data() + std::size_t{plane.layers} * units,
+                      transport::units_in(run.bytes)});
       plane.digests.done += units;
     }
   }
@@ -147,7 +148,7 @@ void Store::State::settle_planes(const StagingRecord& staging, BlockHandle handl
   }
   block.epsilon_ppm = staging.epsilon_ppm;
   slots.get(block.slot)->epsilon_ppm = staging.epsilon_ppm;
-  digest_planes(block, planes_of(Medium::exact), block.shape.layers);
+  digest_planes(block, kAllPlanes, block.shape.layers);
   block.came_coded = !block.planes[kVaryingPlane].taken();
   if (!block.came_coded) unuse_planes(handle);
 }
@@ -158,9 +159,9 @@ bool Store::attach_planes(BlockHandle handle, const Coding& coding) noexcept {
   BlockRecord* block = state_->blocks.get(handle);
   KVRAIL_ASSERT_MSG(block != nullptr, "planes for a block that no version names");
   KVRAIL_ASSERT(coding.planes() != 0);
-  if (!can_code(block->shape.layout(), coding.medium)) return false;
-  const bool nested = coding.medium != Medium::lossless;
-  for (std::size_t plane = 0; nested && block->came_coded && plane < kPlanes; ++plane) {
+  if (!can_code(block->shape.layout(), coding) || coding.lowrank != state_->basis_for(coding.medium)) return false;
+  const bool lossy = coding.medium != Medium::lossless;
+  for (std::size_t plane = 0; lossy && block->came_coded && plane < kPlanes; ++plane) {
     if (has_plane(coding.planes(), plane) && !block->planes[plane].taken()) return false;
   }
   // Taking memory may evict, and the block must outlive that even if its version is not pinned.

@@ -1,6 +1,7 @@
 // The records of the store's tables. Links between records are handles, so that a stale one shows.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -139,7 +140,7 @@ struct BlockRecord {
   BlockHandle plane_previous, plane_next;
 
   [[nodiscard]] bool has_planes() const noexcept {
-    return planes[0].taken() || planes[1].taken() || planes[2].taken();
+    return std::any_of(planes.begin(), planes.end(), [](const PlaneRecord& plane) { return plane.taken(); });
   }
   [[nodiscard]] bool full() const noexcept { return tokens == shape.block_tokens; }
 };

@@ -25,9 +25,9 @@ Status judge(const Store::State& state, const StageRequest& request) noexcept {
     return refuse(StoreRule::version_number);
   }
   const Medium medium = request.coding.medium;
-  const bool known = is_coded(medium) ? can_code(request.layout, medium)
+  const bool known = is_coded(medium) ? can_code(request.layout, request.coding)
                                       : is_kv(medium) || medium == Medium::tokens || medium == Medium::reference;
-  if (!known) {
+  if (!known || request.coding.lowrank != state.basis_for(medium)) {
     return refuse(StoreRule::medium);
   }
   if (medium == Medium::window &&
@@ -112,7 +112,7 @@ class StageWork {
   // was decoded from.
   [[nodiscard]] std::size_t planes_of_coarser(const BlockRecord* held) const noexcept {
     std::size_t count = 0;
-    while (held != nullptr && held->came_coded && count < kPlanes && held->planes[count].taken() &&
+    while (held != nullptr && held->came_coded && count < kNestedPlanes && held->planes[count].taken() &&
            held->planes[count].layers == held->shape.layers) {
       ++count;
     }

@@ -104,6 +104,16 @@ struct Store::State {
   void unuse_planes(BlockHandle handle) noexcept;
   void plane_list_remove(BlockRecord& block) noexcept;
   [[nodiscard]] bool evict_planes(TenantHandle tenant) noexcept;
+  // That the plane's runs are coded in; null for planes whose runs are equal.
+  [[nodiscard]] const LowRankBasis* basis_of(std::size_t plane) const noexcept {
+    return plane == kLowRankPlane ? options.lowrank.get() : nullptr;
+  }
+  [[nodiscard]] const LowRankBasis* basis_for(Medium medium) const noexcept {
+    return basis_of(medium == Medium::lowrank ? kLowRankPlane : 0);
+  }
+  [[nodiscard]] RunPlace run_of(const BlockRecord& block, std::size_t plane, std::uint32_t layer) const noexcept {
+    return run_place(basis_of(plane), block.planes[plane].bytes, block.shape.layers, block.tokens, layer);
+  }
 
   // --- digests.cc ---
   [[nodiscard]] bool reserve(DigestList& list, std::uint64_t units) noexcept;

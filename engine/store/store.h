@@ -56,6 +56,7 @@ struct StoreOptions {
   std::int64_t context_ttl_ns = 600'000'000'000;
   bool hugetlb = false;
   bool lock_memory = false;
+  LowRankBasisPtr lowrank;  // none: no planes of lowrank
 };
 
 struct TenantMemory {
@@ -85,6 +86,13 @@ struct PlaneView {
   std::byte* data = nullptr;  // a run for each layer; null: the block has no such plane
   std::uint64_t bytes = 0;
   std::uint32_t layers = 0;   // that are written
+  std::uint32_t all_layers = 0, rows = 0;
+  const LowRankBasis* lowrank = nullptr;  // of the plane that is coded in it
+
+  [[nodiscard]] std::span<std::byte> run(std::uint32_t layer) const noexcept {
+    const RunPlace at = run_place(lowrank, bytes, all_layers, rows, layer);
+    return {data + at.offset, at.bytes};
+  }
 };
 
 struct BlockView {

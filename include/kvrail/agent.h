@@ -36,7 +36,7 @@ inline constexpr const char* kDefaultSocketPath = "/run/kvrail/kvraild.sock";
 inline constexpr MediumMask kDefaultAccepted =
     mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
     mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
-    mask_of(Medium::reference);
+    mask_of(Medium::lowrank) | mask_of(Medium::reference);
 
 struct AttachOptions {
   std::string socket_path = kDefaultSocketPath;

@@ -127,7 +127,7 @@ using MediumMask = std::uint32_t;
 // Coded KV rows, in planes (docs/codecs.md). Their receiver decodes them into block slots.
 [[nodiscard]] constexpr bool is_coded(Medium medium) noexcept {
   return medium == Medium::lossless || medium == Medium::int8 || medium == Medium::int4 ||
-         medium == Medium::exact;
+         medium == Medium::exact || medium == Medium::lowrank;
 }
 // What arrives in block slots, by way of a lease.
 [[nodiscard]] constexpr bool is_kv(Medium medium) noexcept {

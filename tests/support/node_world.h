@@ -40,7 +40,7 @@ inline Layout small_layout() {
 
 inline constexpr MediumMask kAllMedia = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
                                         mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
-                                        mask_of(Medium::window) | mask_of(Medium::reference) |
+                                        mask_of(Medium::lowrank) | mask_of(Medium::window) | mask_of(Medium::reference) |
                                         mask_of(Medium::summary);
 
 // One node with its transport, and the completion rings of its agents (unbounded unless `ring` says).

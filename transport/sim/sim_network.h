@@ -89,8 +89,9 @@ class SimNetwork {
   void crash(NodeId node, bool silent = false) noexcept;
   // poll() of the node does nothing until then: a stopped or overloaded process.
   void set_stuck_until(NodeId node, TimeNs until_ns);
-  // Decides over each posted frame; true loses it. Beside LinkModel::frame_drop.
-  using FrameFilter = std::function<bool(NodeId from, NodeId to, std::span<const std::byte>)>;
+  // Decides over each posted frame; true loses it. Beside LinkModel::frame_drop. It may change the bytes, as a
+  // hostile sender would choose them.
+  using FrameFilter = std::function<bool(NodeId from, NodeId to, std::span<std::byte>)>;
   void set_frame_filter(FrameFilter filter) { filter_ = std::move(filter); }
 
   // Of everything that happened so far, in order: two runs of one seed must agree.

@@ -117,12 +117,13 @@ bool SimTransport::try_post_frame(LaneId id, std::span<const std::byte> frame) n
   item.frame_size = static_cast<std::uint32_t>(frame.size());
   item.frame_at = direction.take_frame_bytes(item.frame_size);
   if (item.frame_at == UINT32_MAX) return false;
-  std::memcpy(direction.frame_bytes.get() + item.frame_at, frame.data(), frame.size());
+  const std::span<std::byte> copy{direction.frame_bytes.get() + item.frame_at, frame.size()};
+  std::memcpy(copy.data(), frame.data(), frame.size());
   ++end.stats.frames_sent;
   end.stats.bytes_sent += frame.size();
   const LinkModel& model = network_.link(node_, other.node);
   item.lost = (model.frame_drop > 0 && network_.prng_.chance(model.frame_drop)) ||
-              (network_.filter_ && network_.filter_(node_, other.node, frame));
+              (network_.filter_ && network_.filter_(node_, other.node, copy));
   network_.note(11, lane.id, frame.size() * 2 + (item.lost ? 1 : 0));
   post_item(lane, at->side, kControl, item, frame.size());
   return true;

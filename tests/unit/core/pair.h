@@ -11,11 +11,13 @@ namespace kvrail::testing {
 namespace wire = transport::wire;
 
 struct Pair {
+  // `receivers`: options of the second node where they differ.
   explicit Pair(const NodeOptions& options = World::small_options(1, 1), AgentInfo from = TestAgent::base_info(),
-                AgentInfo to = TestAgent::base_info(), const transport::sim::LinkModel& link = {})
+                AgentInfo to = TestAgent::base_info(), const transport::sim::LinkModel& link = {},
+                const NodeOptions* receivers = nullptr)
       : world(1, link) {
     a = &world.add(1, &options);
-    b = &world.add(2, &options);
+    b = &world.add(2, receivers != nullptr ? receivers : &options);
     world.dial(*a, 2);
     sender = std::make_unique<TestAgent>(*a, "sender", from);
     receiver = std::make_unique<TestAgent>(*b, "receiver", to);

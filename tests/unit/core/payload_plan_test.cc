@@ -11,7 +11,7 @@ namespace {
 
 PayloadShape shape(std::uint64_t tokens, std::span<const wire::BlockRange> ranges, std::uint32_t from_row = 0,
                    Medium medium = Medium::full) {
-  return {small_layout(), tokens, Coding{medium, 0, 0}, from_row, ranges};
+  return {small_layout(), tokens, Coding{.medium = medium}, from_row, ranges};
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ TEST_CASE("payload / planes: plane 0 of all blocks layer by layer, then plane 1"
   Store& store = host.node->store();
   VersionView view;
   REQUIRE(store.view(store.find_for(agent.handle, name_of("doc"), 0), view));
-  for (const BlockHandle block : view.blocks) REQUIRE(store.attach_planes(block, Coding{Medium::int8, 0, 0}));
+  for (const BlockHandle block : view.blocks) REQUIRE(store.attach_planes(block, Coding{.medium = Medium::int8}));
   const std::vector<wire::BlockRange> ranges{{0, 3}};
   Scratch scratch(64 * 1024);
   PayloadArrays arrays;

@@ -153,7 +153,8 @@ TEST_CASE("candidates / all media that work are offered at once, but for those t
   facts.summary_bytes = 400;
   facts.coded.fill({100, 60, 7});
   const auto all = offer(facts);
-  CHECK(all.size() == 7);
+  CHECK(all.size() == 8);
+  CHECK(find(all, Medium::lowrank)->block_bytes == 100);
   CHECK(find(all, Medium::exact) == nullptr);
   CHECK(find(all, Medium::reference) == nullptr);
 }

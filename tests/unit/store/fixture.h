@@ -96,7 +96,7 @@ struct Fixture {
 
   // The coding of a medium; runs of a varying size are as large as they can be.
   [[nodiscard]] Coding coding(Medium medium) const {
-    Coding out{medium, 0, 0};
+    Coding out{.medium = medium};
     if (has_plane(out.planes(), kVaryingPlane)) {
       out.varying_full_bytes = out.varying_tail_bytes = varying_bound(layout, medium, layout.block_tokens);
     }

@@ -209,7 +209,7 @@ TEST_CASE("int8 keeps the planes as they came, beside what agents read") {
     for (std::size_t i = 0; i < 2; ++i) {
       REQUIRE(block.planes[i].data != nullptr);
       CHECK(block.planes[i].bytes ==
-            f.layout.layers * run_bytes(f.layout, f.coding(Medium::int8), block.tokens, i));
+            f.layout.layers * run_bytes(f.layout, f.coding(Medium::int8), block.tokens, i, 0));
       std::memset(block.planes[i].data, 3, block.planes[i].bytes);
     }
     f.write_rows(handle, 0, 5);
