@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/config/calibration.h"
 #include "engine/config/profile.h"
 #include "engine/runtime/preflight.h"
 
@@ -144,9 +145,10 @@ Result<void> Host::build_key() {
 
 Result<void> Host::read_profile() {
   if (config_.profile.empty()) return {};
-  auto profile = load_profile(config_.profile);
-  if (!profile.ok()) return Error{profile.status(), "codec.profile: " + profile.error().message};
-  loss_ = loss_of(profile.value());
+  auto loaded = load_calibration(config_.profile);
+  if (!loaded.ok()) return Error{loaded.status(), "codec.profile: " + loaded.error().message};
+  loss_ = loss_of(loaded->profile);
+  if (loaded->basis) lowrank_ = std::make_shared<LowRankBasis>(std::move(*loaded->basis), loaded->profile.theta);
   return {};
 }
 
@@ -194,6 +196,7 @@ NodeOptions Host::node_options() const {
   options.node_id = node_id_;
   options.incarnation = incarnation_;
   options.store = store_options(config_);
+  options.store.lowrank = lowrank_;
   options.scheduler.slice_ns = config_.slice_ns;
   options.loss = loss_;
   options.integrity = config_.integrity;

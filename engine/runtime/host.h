@@ -100,6 +100,7 @@ class Host {
 
   Config config_;
   scheduler::DepthLoss loss_;
+  LowRankBasisPtr lowrank_;
   Clock& clock_;
   LogSink log_;
   NodeId node_id_ = 0;

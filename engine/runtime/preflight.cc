@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/config/calibration.h"
 #include "engine/runtime/worker.h"
 #include "engine/store/table_size.h"
 #include "mempool/system_memory.h"
@@ -82,6 +83,21 @@ class Check {
     }
   }
 
+  void profile() {
+    bool has_basis = false;
+    if (!config_.profile.empty()) {
+      const auto loaded = load_calibration(config_.profile);
+      if (!loaded.ok())
+        return refuse(loaded.status(), {"codec.profile"}, "codec.profile: " + loaded.error().message);
+      has_basis = loaded->basis.has_value();
+    }
+    if (config_.policy == Medium::lowrank && !has_basis) {
+      refuse(Code::invalid_argument, {"transfer.medium", "codec.profile"},
+             "transfer.medium: lowrank needs a calibrated basis; name a profile that has one in "
+             "codec.profile, or choose another medium");
+    }
+  }
+
   [[nodiscard]] MachineReport report() && { return std::move(report_); }
 
  private:
@@ -125,6 +141,7 @@ MachineReport check_machine(const Config& config) {
   check.arenas();
   check.key();
   check.congestion();
+  check.profile();
   return std::move(check).report();
 }
 

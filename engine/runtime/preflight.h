@@ -18,8 +18,8 @@ struct MachineReport {
   std::vector<std::string> warnings;  // the engine goes on, with less
 };
 
-// Cores, memory, its locking and huge pages, the key file, the congestion control. `config` is a
-// valid one.
+// Cores, memory, its locking and huge pages, the key file, the congestion control, the profile with
+// its basis. `config` is a valid one.
 [[nodiscard]] MachineReport check_machine(const Config& config);
 
 // What the configuration means for the store.

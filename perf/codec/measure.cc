@@ -5,8 +5,8 @@
 #include <new>
 #include <optional>
 
+#include "engine/config/calibration.h"
 #include "perf/codec/learned_basis.h"
-#include "perf/codec/profile_basis.h"
 #include "perf/codec/medium_under_test.h"
 #include "perf/codec/sparse_medium.h"
 
@@ -124,12 +124,16 @@ class Run {
 
   Result<void> load_profile() {
     if (!options_.profile.empty()) {
-      auto loaded = load_profile_basis(options_.profile);
+      auto loaded = engine::load_calibration(options_.profile);
       if (!loaded.ok()) return std::move(loaded).error();
-      basis_.emplace(std::move(loaded->basis));
+      if (!loaded->basis) {
+        return Error{{Code::invalid_argument},
+                     options_.profile + ": names no basis of lowrank; run kvrail-calibrate"};
+      }
+      basis_.emplace(std::move(*loaded->basis));
       context_.basis = &*basis_;
-      context_.theta = loaded->theta;
-      context_.protection = loaded->protection;
+      context_.theta = loaded->profile.theta;
+      context_.protection = loaded->profile.protection;
     }
     if (options_.protection) context_.protection = *options_.protection;
     if (wants(draws_on_protection) && context_.protection == codec::Protection{}) {

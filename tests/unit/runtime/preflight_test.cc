@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "engine/runtime/worker.h"
 #include "engine/store/table_size.h"
@@ -110,6 +113,52 @@ TEST_CASE("preflight / a key file: absent, short, open to others") {
 TEST_CASE("preflight / a congestion control that the kernel does not have") {
   CHECK(refuses("[tcp]\ncongestion = \"warp\"\n",
                 {"k.toml:5: tcp.congestion: ", "'warp' is not available"}));
+}
+
+namespace {
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string codec_profile(const std::string& path) { return "[codec]\nprofile = \"" + path + "\"\n"; }
+
+}  // namespace
+
+TEST_CASE("preflight / a profile whose basis is missing, damaged, foreign or without figures") {
+  const std::string profile = contents(KVRAIL_RECALL_PROFILE);
+  const std::string basis = contents(std::filesystem::path(KVRAIL_RECALL_PROFILE).parent_path() / "recall.basis");
+  REQUIRE(profile.size() > 1000);
+  REQUIRE(basis.size() > 1000);
+  CHECK(report(codec_profile(KVRAIL_RECALL_PROFILE)).errors.empty());
+  CHECK(refuses(codec_profile("/nonexistent/profile"), {"k.toml:5: codec.profile: /nonexistent/profile: No such file"}));
+  const test::TempDir dir;
+  const std::string copy = dir.write("p.toml", profile);
+  CHECK(refuses(codec_profile(copy), {"k.toml:5: codec.profile: ", "recall.basis: No such file"}));
+  (void)dir.write("recall.basis", basis.substr(0, basis.size() / 2));
+  CHECK(refuses(codec_profile(copy), {"codec.profile: ", "recall.basis: ", "has ", "bytes, its sizes ask for"}));
+  std::string flipped = basis;
+  flipped[basis.size() / 2] = static_cast<char>(flipped[basis.size() / 2] ^ 1);
+  (void)dir.write("recall.basis", flipped);
+  CHECK(refuses(codec_profile(copy), {"recall.basis: ", "its content does not have its id; get it again"}));
+  (void)dir.write("recall.basis", basis);
+  CHECK(report(codec_profile(copy)).errors.empty());
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = profile;
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    return dir.write("q.toml", text.replace(at, from.size(), to));
+  };
+  CHECK(refuses(codec_profile(with("id = \"3", "id = \"4")), {"recall.basis: is another basis than ", "one calibration"}));
+  CHECK(refuses(codec_profile(with("[depth.media.lowrank]", "[depth.media.window]")),
+                {"q.toml: names a basis of lowrank, but up to 129 tokens it does not say what lowrank loses"}));
+}
+
+TEST_CASE("preflight / lowrank as the policy needs a profile with a basis") {
+  const std::string policy = "[transfer]\nmedium = \"lowrank\"\n";
+  CHECK(refuses(policy, {"k.toml:5: transfer.medium: lowrank needs a calibrated basis", "codec.profile"}));
+  CHECK(report(policy + codec_profile(KVRAIL_RECALL_PROFILE)).errors.empty());
 }
 
 }  // namespace kvrail::engine
