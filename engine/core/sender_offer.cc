@@ -71,7 +71,8 @@ bool Node::Core::await_cut(std::uint32_t index) noexcept {
                          out.state == OutState::querying;
   if (out.cut || !under_way || std::popcount(out.coding.planes()) < 2) return false;
   out.cut = true;
-  out.deadline_ns = add_saturating(now_, kCutAnswerNs + 2 * scheduler_.estimate(out.lane).round_trip_ns);
+  const TimeNs round_trip_ns = out.lane == kNoIndex ? 0 : scheduler_.estimate(out.lane).round_trip_ns;  // it may have lost its lane
+  out.deadline_ns = add_saturating(now_, kCutAnswerNs + 2 * round_trip_ns);
   drop_flow(out);
   arm_out(index);
   return true;

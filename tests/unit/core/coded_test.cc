@@ -212,3 +212,16 @@ TEST_CASE("core / coded / planes of another encoding are not built upon") {
   CHECK(std::memcmp(row, slot, small_layout().row_bytes()) == 0);
   pair.finish();
 }
+
+TEST_CASE("core / coded / a deadline that comes while there is no lane ends the transfer") {
+  Pair pair(World::small_options(1, 1), TestAgent::base_info(), TestAgent::base_info(), slow_link(1'250'000));
+  REQUIRE(pair.sender->commit("doc", 7, 1500).ok());
+  const TicketId ticket = pair.sender->send("doc", {"receiver"}, {.deadline_ns = 240 * kMillisecondNs, .medium = Medium::exact});
+  pair.world.run_for(100 * kMillisecondNs);
+  pair.world.network.set_partitioned(1, 2, true);  // no new one
+  pair.world.network.lose_lanes(1, 2);
+  CHECK(pair.ended(ticket).status.code == Code::timed_out);
+  pair.world.network.set_partitioned(1, 2, false);
+  CHECK(pair.receiver->count(AgentEventKind::delivery) == 0);
+  pair.finish();
+}
