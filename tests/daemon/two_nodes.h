@@ -40,7 +40,8 @@ inline constexpr Link kLinks[] = {
 // Two daemons, B dialling A.
 class Pair {
  public:
-  explicit Pair(const Link& link) : link_(link), port_(free_port()) {
+  // `extra`: further sections for both nodes, beside the link's.
+  explicit Pair(const Link& link, std::string extra = {}) : link_(link), extra_(std::move(extra)), port_(free_port()) {
     start_a();
     start_b();
   }
@@ -68,7 +69,7 @@ class Pair {
   std::unique_ptr<Process> start(const std::string& node, int id, bool listens) {
     std::string text = "[node]\nid = " + std::to_string(id) + "\n[attach]\nsocket = \"" + dir_.path(node + ".sock") +
                        "\"\n[memory]\ntables = \"64 MiB\"\nreceive_arena = \"64 MiB\"\nagent_arena = \"16 MiB\"\n";
-    text += link_.extra;
+    text += link_.extra + extra_;
     const std::string address = link_.shm ? dir_.path("lane") : "127.0.0.1:" + std::to_string(port_);
     const std::string table = link_.shm ? "[shm]\n" : std::string("[tcp]\n") + (link_.epoll ? "force_epoll = true\n" : "");
     text += table + (listens ? "listen = \"" + address + "\"\n" : "");
@@ -84,6 +85,7 @@ class Pair {
 
   TempDir dir_;
   Link link_;
+  std::string extra_;
   int port_;
   std::unique_ptr<Process> a_;
   std::unique_ptr<Process> b_;

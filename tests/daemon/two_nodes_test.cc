@@ -2,12 +2,16 @@
 // mode, then faults: a peer that dies, stops, or comes back as another.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <csignal>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "codec/lowrank.h"
 #include "tests/daemon/two_nodes.h"
+#include "tests/unit/codec/bases.h"
 
 namespace kvrail::test {
 namespace {
@@ -15,13 +19,37 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+// A profile with a basis of lowrank for layout(), as kvrail-calibrate writes them; the configuration that names it.
+std::string calibrate(const TempDir& dir) {
+  codec::BasisShape shape;
+  shape.layers = layout().layers;
+  shape.kv_heads = layout().kv_heads;
+  shape.head_dim = shape.components = layout().head_dim;
+  shape.heads_per_segment = shape.groups = 1;
+  shape.rope.rotary_dims = layout().head_dim;
+  const std::vector<std::byte> file = codec::basis_file(codec_test::random_basis(shape, 1));
+  const auto basis = codec::Basis::parse(file);
+  REQUIRE(basis.ok());
+  (void)dir.write("test.basis", {reinterpret_cast<const char*>(file.data()), file.size()});
+  std::array<char, 33> id{};
+  std::snprintf(id.data(), id.size(), "%016llx%016llx", static_cast<unsigned long long>(basis->id().high),
+                static_cast<unsigned long long>(basis->id().low));
+  const std::string profile = dir.write(
+      "test.profile.toml", "version = 1\nmodel = \"" + std::string(32, '0') + "\"\n[lowrank]\nbasis = \"test.basis\"\nid = \"" +
+                               id.data() + "\"\ntheta = " + std::to_string(codec::theta_for_rate(*basis, 3.0, 16)) +
+                               "\n[[depth]]\nup_to_tokens = 1000\n[depth.media.lowrank]\nepsilon = 0.01\nkappa = 0.1\nextra_tokens = 1.0\n");
+  return "[codec]\nprofile = \"" + profile + "\"\n";
+}
+
 TEST_CASE("two nodes / every medium arrives right, growth moves only what is new, over every link") {
+  const TempDir dir;
+  const std::string calibrated = calibrate(dir);
   for (const Link& link : kLinks) {
     CAPTURE(std::string(link.name));
-    Pair pair(link);
+    Pair pair(link, calibrated);
     Agent planner = pair.attach("a", "planner");
     Agent coder = pair.attach("b", "coder");
-    for (const Medium medium : {Medium::full, Medium::int8, Medium::tokens, Medium::automatic}) {
+    for (const Medium medium : {Medium::full, Medium::int8, Medium::lowrank, Medium::tokens, Medium::automatic}) {
       CAPTURE(medium_name(medium));
       Growing doc(planner, 10 + static_cast<std::uint64_t>(medium), 2000);
       std::uint64_t first_bytes = 0;
@@ -48,6 +76,12 @@ TEST_CASE("two nodes / every medium arrives right, growth moves only what is new
           if (length == 1001) CHECK(sent.bytes < first_bytes / 50);
         }
         if (medium == Medium::int8) CHECK(got->epsilon() > 0.0);
+        if (medium == Medium::lowrank) {
+          CHECK(got->medium() == Medium::lowrank);
+          CHECK(got->epsilon() == doctest::Approx(0.01));
+          CHECK(differences(*got, doc.seed) > 0);
+          if (length == 1000) CHECK(sent.bytes * 4 < 1000 * layout().token_bytes());
+        }
       }
     }
   }

@@ -6,7 +6,7 @@
 //   node_sim --seed 17           runs one and prints what happens
 //
 // Checked in each run: every ticket ends once per receiver; what is delivered is whole and equals its
-// source (int8: within its error); ledgers hold (Node::check) at every step of the workload; after all
+// source (int8, lowrank: within their error); ledgers hold (Node::check) at every step of the workload; after all
 // faults are healed everything ends, every pair of agents can send, and no memory is left staged.
 #include <cstdio>
 #include <cstdlib>
@@ -31,6 +31,31 @@ bool trace_on = false;
       std::printf("\n");                                                      \
     }                                                                         \
   } while (false)
+
+// Directions are the values themselves, quantised over all that a row can hold: the first layer at 7 bits, the
+// second at 5, so that its runs are smaller.
+LowRankBasisPtr sim_basis() {
+  constexpr std::uint16_t kTheta = 51 * 16;  // 2^-13
+  codec::BasisContent content;
+  content.shape = {small_layout().model_id, 2, 2, 32, 1, 32, 2, {}};
+  content.group_of_layer = {0, 1};
+  for (int segment = 0; segment < 8; ++segment) {
+    codec::BasisSegmentContent of;
+    of.mean.assign(32, 0.0F);
+    of.matrix.assign(32UL * 32, 0.0F);
+    for (std::size_t c = 0; c < 32; ++c) {
+      of.matrix[33 * c] = 1.0F;
+      for (std::uint32_t bit = 0; bit < codec::kMaxComponentBits; ++bit) {
+        of.steps.push_back(4.25F / static_cast<float>(2U << bit));
+        of.gains.push_back(1.0F / static_cast<float>(1ULL << 2 * (bit + (segment < 4 ? 0 : 2))));
+      }
+    }
+    content.segments.push_back(std::move(of));
+  }
+  auto basis = codec::Basis::parse(codec::basis_file(content));
+  KVRAIL_ASSERT_MSG(basis.ok(), basis.ok() ? "" : basis.error().message.c_str());
+  return std::make_shared<const LowRankBasis>(std::move(basis).value(), kTheta);
+}
 
 struct Failure {
   std::string text;
@@ -108,7 +133,12 @@ class Run {
     options.limits.max_out = config_.chance(0.2) ? 4 : 64;
     options.limits.max_in = config_.chance(0.2) ? 2 : 64;
     options.limits.max_events = 256;
-    if (config_.chance(0.1)) options.policy = config_.chance(0.5) ? Medium::tokens : Medium::int8;
+    static const LowRankBasisPtr kBasis = sim_basis();
+    if (config_.chance(0.7)) options.store.lowrank = kBasis;
+    if (config_.chance(0.1)) {
+      constexpr std::array kPolicies{Medium::tokens, Medium::int8, Medium::lowrank};
+      options.policy = kPolicies[config_.uniform(kPolicies.size())];
+    }
     return options;
   }
 
@@ -210,7 +240,8 @@ class Run {
   SendOptions draw_options() {
     SendOptions options;
     constexpr std::array kWishes{Medium::automatic, Medium::automatic, Medium::full, Medium::full,
-                                 Medium::int8,      Medium::tokens,    Medium::window, Medium::reference};
+                                 Medium::int8,      Medium::tokens,    Medium::window, Medium::reference,
+                                 Medium::lowrank};
     options.medium = kWishes[work_.uniform(kWishes.size())];
     options.critical = work_.chance(0.2);
     options.background = !options.critical && work_.chance(0.2);
@@ -362,7 +393,7 @@ class Run {
     const bool lossy = got.header.epsilon_ppm > 0;
     require(lossy ? error < 0.1F : error == 0, one.name + ": wrong bytes in " + maker + "/" + context);
     const std::size_t blocks = (got.tokens.size() + 15) / 16;
-    if (event.medium == Medium::full || event.medium == Medium::int8) {
+    if (event.medium == Medium::full || is_coded(event.medium)) {
       require(got.blocks.size() == blocks, one.name + ": a delivery that is not whole");
     }
     one.held.push_back(event.delivery);
