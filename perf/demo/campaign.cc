@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <unordered_set>
 
+#include "kvrail/base/bits.h"
+
 namespace kvrail::demo {
 namespace {
 
@@ -46,7 +48,9 @@ void Progress::clear() {
 }
 
 std::size_t tasks_at_a_rate(const DemoOptions& options) {
-  return (options.tasks + kWarmUpTasks) * kPolicies.size();
+  std::size_t sum = 0;
+  for (const Policy& policy : kPolicies) sum += div_ceil(options.tasks + kWarmUpTasks, policy.every);
+  return sum;
 }
 
 Campaign::Campaign(const DemoOptions& options, Stage& stage, std::string rate,
@@ -64,7 +68,8 @@ std::vector<Campaign::Order> Campaign::schedule() const {
   for (std::uint32_t i = 0; i < options_.tasks + kWarmUpTasks; ++i) {
     for (std::size_t k = 0; k < kPolicies.size(); ++k) {
       // Another policy begins each turn, so that none always follows the same one.
-      orders.push_back({(k + i) % kPolicies.size(), ++number, i >= kWarmUpTasks});
+      const std::size_t policy = (k + i) % kPolicies.size();
+      if (i % kPolicies[policy].every == 0) orders.push_back({policy, ++number, i >= kWarmUpTasks});
     }
   }
   return orders;

@@ -68,6 +68,7 @@ std::string config_text(const NodeConfig& config) {
       text += "pacing = \"" + std::to_string(config.pacing_bytes_per_s * 8) + " bit/s\"\n";
     }
   }
+  if (!config.profile.empty()) text += "\n[codec]\nprofile = \"" + config.profile + "\"\n";
   if (!config.peer.empty()) {
     text +=
         "\n[[peer]]\naddress = \"" + config.peer + "\"\ntransport = \"" + config.transport + "\"\n";

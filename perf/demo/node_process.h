@@ -17,6 +17,7 @@ struct NodeConfig {
   std::string listen;  // host:port
   std::string peer;    // host:port to dial, empty: waits to be dialled
   std::string psk_file;
+  std::string profile;  // of the model, with its basis; empty: none
   std::string transport = "tcp";
   std::uint64_t pacing_bytes_per_s = 0;  // 0: the network itself is shaped
 };

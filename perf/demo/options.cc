@@ -39,7 +39,7 @@ Result<void> check(const DemoOptions& options) {
     return Error{{Code::unsupported},
                  "--transport " + options.transport + ": only tcp can run over a shaped link"};
   }
-  for (const std::string* path : {&options.kvraild, &options.agent, &options.model}) {
+  for (const std::string* path : {&options.kvraild, &options.agent, &options.model, &options.profile}) {
     if (::access(path->c_str(), R_OK) != 0) {
       return Error{{Code::not_found},
                    *path + " is missing; scripts/demo builds what the demo needs"};
@@ -72,6 +72,7 @@ Result<DemoOptions> parse_options(int argc, char** argv, int& exit_code) {
   options.kvraild =
       beside(self, {"../../engine/kvraild", "../../engine/daemon/kvraild", "kvraild"});
   options.model = KVRAIL_MODEL_WEIGHTS;
+  options.profile = KVRAIL_MODEL_PROFILE;
   std::string rates = kDefaultRates;
   double prefill_ms = static_cast<double>(options.prefill_per_token_ns) / 1e6;
   bool full = false;
@@ -93,6 +94,7 @@ Result<DemoOptions> parse_options(int argc, char** argv, int& exit_code) {
   app.add_flag("--loopback", options.loopback, "no namespaces: loopback, paced by the tcp lane");
   app.add_option("--kvraild", options.kvraild, "the daemon");
   app.add_option("--model", options.model, "weights of the recall model");
+  app.add_option("--profile", options.profile, "its profile of kvrail-calibrate");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

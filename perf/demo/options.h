@@ -18,6 +18,7 @@ struct DemoOptions {
   std::string transport = "tcp";
   std::string out;                    // folder of result.json and result.svg
   std::string kvraild, agent, model;  // paths
+  std::string profile;                // what its calibration found out
   bool keep = false;                  // keeps the working folder with configs and logs
   bool loopback = false;              // does not even try namespaces
 };

@@ -59,6 +59,7 @@ Result<void> Stage::start_nodes(const Network& network) {
     config.id = static_cast<std::uint64_t>(node) + 1;
     config.socket = folder_ + (node == 0 ? "/a.sock" : "/b.sock");
     config.psk_file = folder_ + "/key";
+    config.profile = options_.profile;
     config.listen = namespaces_ != nullptr
                         ? std::string(LinkedNamespaces::address(node)) + ":" + std::to_string(kPort)
                         : "127.0.0.1:" + std::to_string(free_port());

@@ -9,14 +9,15 @@
 namespace kvrail::demo {
 namespace {
 
-constexpr double kPanelWidth = 300, kPanelHeight = 220, kPanelGap = 30;
+constexpr double kColumnWidth = 80;  // of a policy; its figures stand below it
+constexpr double kPanelWidth = kColumnWidth * kPolicies.size(), kPanelHeight = 220, kPanelGap = 30;
 constexpr double kLeft = 50, kTop = 84, kFoot = 60, kNoteLine = 18;
 constexpr int kAxisSteps = 4;
 // Told apart by people who see no red or green; the first is the policy that the others are
 // measured by.
 constexpr std::array<const char*, kPolicies.size()> kColours{"#0072b2", "#e69f00", "#009e73",
                                                              "#cc79a7", "#56b4e9", "#d55e00",
-                                                             "#666666"};
+                                                             "#666666", "#b8a900"};
 
 std::string text_at(double x, double y, std::string_view text, const char* anchor = "middle",
                     int size = 12, const char* more = "") {

@@ -105,6 +105,7 @@ TEST_CASE("kvraild takes the configuration that the demo writes") {
   node.listen = "10.201.77.2:7400";
   node.peer = "10.201.77.1:7400";
   node.psk_file = folder.path + "/key";
+  node.profile = folder.path + "/model.profile.toml";
   node.pacing_bytes_per_s = 6'250'000;
   REQUIRE(run_command({"sh", "-c",
                        "echo 0123456789abcdef > " + node.psk_file + "; chmod 600 " + node.psk_file})
@@ -114,6 +115,7 @@ TEST_CASE("kvraild takes the configuration that the demo writes") {
   CHECK(config->node_id == 2);
   CHECK(config->tcp_listen == node.listen);
   CHECK(config->pacing_bytes_per_s == 6'250'000);
+  CHECK(config->profile == node.profile);
   REQUIRE(config->peers.size() == 1);
   CHECK(config->peers[0].address == node.peer);
   node.peer.clear();
