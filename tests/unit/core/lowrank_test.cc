@@ -288,6 +288,7 @@ TEST_CASE("core / lowrank / the receiver holds what an offer says against its ow
     const NodeOptions there = with(same ? lowrank_of(2) : lowrank);
     Pair pair(with(lowrank), TestAgent::base_info(), TestAgent::base_info(), {}, &there);
     pair.world.network.set_frame_filter([&](NodeId from, NodeId, std::span<std::byte> frame) {
+      const AllowAllocScope test;
       if (from == 2 && wire::peek_type(frame) == wire::MessageType::agent_up) {
         wire::AgentUp up;
         REQUIRE(wire::decode(frame, up).ok());
@@ -319,6 +320,7 @@ TEST_CASE("core / lowrank / sizes that are not the basis's own are refused") {
   const LowRankBasisPtr lowrank = lowrank_of();
   Pair pair(with(lowrank));
   pair.world.network.set_frame_filter([&](NodeId, NodeId, std::span<std::byte> frame) {
+    const AllowAllocScope test;
     if (wire::peek_type(frame) != wire::MessageType::offer) return false;
     wire::Offer offer;
     REQUIRE(wire::decode(frame, offer).ok());
