@@ -78,6 +78,11 @@ class TopkChoice {
 
 /// Positions as bytes, described in docs/codecs.md. They are ascending and below `total`.
 [[nodiscard]] std::size_t positions_bytes(std::span<const std::uint32_t> positions) noexcept;
+/// Most that `count` positions below `total` take.
+[[nodiscard]] constexpr std::size_t positions_bound(std::uint32_t count, std::uint32_t total) noexcept {
+  // A byte each and five for their number; a gap of 128 tokens or more pays for what it takes beyond.
+  return std::size_t{5} + count + (total - count) / 128;
+}
 std::size_t encode_positions(std::span<const std::uint32_t> positions, std::uint32_t total,
                              std::span<std::byte> out) noexcept;
 /// From a stranger: all of `in`, which lists at most out.size() positions below `total`. Returns

@@ -11,14 +11,23 @@ namespace {
 
 constexpr std::uint64_t kTokenIdBytes = 4;
 constexpr std::uint64_t kReferenceBytesPerBlock = 16;
-constexpr std::array kOffered{Medium::tokens, Medium::full,   Medium::lossless, Medium::int8,
-                              Medium::int4,   Medium::lowrank, Medium::window, Medium::summary};
+constexpr std::array kOffered{Medium::tokens,  Medium::full, Medium::lossless, Medium::int8,   Medium::int4,
+                              Medium::lowrank, Medium::topk, Medium::window,   Medium::summary};
 // Only a wish selects these: a reference only says where the bytes are, and who gets the embedded
 // planes down to the last one pays more for the same rows than with lossless.
 constexpr std::array kOnlyWished{Medium::reference, Medium::exact};
 
 bool carries_kv(Medium medium) noexcept {
   return medium != Medium::tokens && medium != Medium::summary;
+}
+
+const SparseFacts& sparse_of(const SenderFacts& facts, Medium medium) noexcept {
+  return medium == Medium::topk ? facts.topk : facts.window;
+}
+
+std::uint32_t epsilon_of(const SenderFacts& facts, const LossProfile& loss, Medium medium) noexcept {
+  return loss.media[static_cast<std::size_t>(medium)].epsilon_ppm +
+         values_loss(loss, medium, sparse_of(facts, medium).values).epsilon_ppm;
 }
 
 // Why the sender cannot offer the medium; nullptr when it can.
@@ -31,13 +40,14 @@ const char* refusal(const SenderFacts& facts, const LossProfile& loss, Medium me
     if (!facts.layouts_equal) return "the layouts differ";
   }
   if (medium == Medium::tokens && !facts.tokenizers_equal) return "the tokenizers differ";
-  if (medium == Medium::window && facts.window_tokens == 0) return "no window is configured";
-  if (medium == Medium::summary && facts.summary_bytes == 0) return "the agent makes no summary";
+  if (medium == Medium::window && facts.window.rows == 0) return "no window is configured";
+  if (medium == Medium::topk && facts.topk.rows == 0) return "the agent gave no importance";
+  if (medium == Medium::summary && facts.summary_bytes == 0) return "nobody makes a summary of it";
   if (is_coded(medium) && facts.coded[static_cast<std::size_t>(medium)].block_bytes == 0)
     return "the rows cannot be coded so";
   const MediumLoss& of = loss.media[static_cast<std::size_t>(medium)];
   const std::uint64_t source = carries_kv(medium) ? facts.source_epsilon_ppm : 0;
-  if (fidelity_ppm(of, source + of.epsilon_ppm) < facts.fidelity_floor_ppm)
+  if (fidelity_ppm(of, source + epsilon_of(facts, loss, medium)) < facts.fidelity_floor_ppm)
     return "below the fidelity floor";
   return nullptr;
 }
@@ -66,10 +76,17 @@ void fill_sizes(const SenderFacts& facts, CandidateCost& out) noexcept {
       out.encode_ns_per_block = coded.encode_ns_per_block;
       break;
     }
-    case Medium::window:
-      out.fixed_bytes =
-          std::min<std::uint64_t>(facts.window_tokens, facts.total_tokens) * layout.token_bytes();
+    case Medium::topk:
+    case Medium::window: {
+      const SparseFacts& sparse = sparse_of(facts, out.medium);
+      out.fixed_bytes = sparse.fixed_bytes;
+      out.block_bytes = sparse.block_bytes;
+      out.tail_bytes = sparse.tail_bytes;
+      out.encode_ns_per_block = sparse.encode_ns_per_block;
+      out.values = sparse.values;
+      out.rows = sparse.rows;
       break;
+    }
     case Medium::reference:
       out.fixed_bytes = kReferenceBytesPerBlock * blocks;
       break;
@@ -82,6 +99,7 @@ void fill_sizes(const SenderFacts& facts, CandidateCost& out) noexcept {
 }
 
 std::uint64_t expected_bytes(const SenderFacts& facts, const CandidateCost& it) noexcept {
+  if (!is_delta(it.medium)) return it.fixed_bytes;
   const std::uint64_t missing = std::min(facts.believed_missing_tokens, facts.total_tokens);
   return it.fixed_bytes + it.block_bytes / facts.layout.block_tokens * missing;
 }
@@ -90,8 +108,10 @@ std::uint64_t expected_bytes(const SenderFacts& facts, const CandidateCost& it) 
 // taken at the bytes expected to move and scaled up: right where the belief is.
 std::uint64_t whole_price_ns(const SenderFacts& facts, const CandidateCost& it) noexcept {
   const std::uint64_t whole =
-      it.fixed_bytes + it.tail_bytes +
-      mul_div(it.block_bytes, facts.total_tokens / facts.layout.block_tokens, 1);
+      is_delta(it.medium)
+          ? it.fixed_bytes + it.tail_bytes +
+                mul_div(it.block_bytes, facts.total_tokens / facts.layout.block_tokens, 1)
+          : it.fixed_bytes;
   const std::uint64_t expected = std::min(expected_bytes(facts, it), whole);
   const std::uint64_t at = expected == 0 ? whole : expected;
   if (at == 0 || it.medium == Medium::tokens) return 0;  // ids go with every offer
@@ -113,13 +133,14 @@ CandidateCost candidate(const SenderFacts& facts, const LossProfile& loss, Mediu
   if (is_kv(medium))
     out.wait_ns = std::max(round_trip, backlog);
   out.price_ns = whole_price_ns(facts, out);
-  out.epsilon_ppm = loss.media[static_cast<std::size_t>(medium)].epsilon_ppm;
+  out.epsilon_ppm = epsilon_of(facts, loss, medium);
   return out;
 }
 
 // What the sender expects it to take without the receiver's part, for the order of the offer only.
 std::uint64_t guess_ns(const SenderFacts& facts, const CandidateCost& it) noexcept {
-  const std::uint64_t missing = std::min(facts.believed_missing_tokens, facts.total_tokens);
+  const std::uint64_t missing =
+      is_sparse(it.medium) ? it.rows : std::min(facts.believed_missing_tokens, facts.total_tokens);
   const std::uint64_t blocks = div_ceil(missing, facts.layout.block_tokens);
   const auto sending =
       static_cast<std::uint64_t>(sending_ns(expected_bytes(facts, it), it.rate_bytes_per_s));
@@ -172,7 +193,10 @@ std::size_t candidates(const SenderFacts& facts, const DepthLoss& by_depth,
       *why = "this medium is not built in";
     }
   } else {
-    for (const Medium medium : kOffered) consider(medium);
+    for (const Medium medium : kOffered) {
+      const bool topk_is_offered = count > 0 && found[count - 1].medium == Medium::topk;
+      if (medium != Medium::window || !topk_is_offered) consider(medium);
+    }
   }
   const auto last = found.begin() + static_cast<std::ptrdiff_t>(count);
   const auto cheaper = [&](const CandidateCost& a, const CandidateCost& b) {
@@ -180,7 +204,7 @@ std::size_t candidates(const SenderFacts& facts, const DepthLoss& by_depth,
   };
   // Insertion keeps equal ones in order; std::stable_sort would take memory from the heap.
   for (auto it = found.begin(); it != last; ++it) std::rotate(std::upper_bound(found.begin(), it, *it, cheaper), it, it + 1);
-  static_assert(kOffered.size() <= kMaxCandidates);
+  static_assert(kOffered.size() - 1 <= kMaxCandidates);  // of topk and window one
   std::copy_n(found.begin(), count, out.begin());
   if (count > 0) *why = "";
   return count;

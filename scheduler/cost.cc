@@ -19,11 +19,6 @@ TimeNs product_ns(std::uint64_t a, std::uint64_t b) noexcept {
 bool takes_lease(Medium medium) noexcept {
   return medium != Medium::tokens && medium != Medium::summary && medium != Medium::reference;
 }
-// A delta: its size follows from the blocks that the receiver lacks.
-bool is_delta(Medium medium) noexcept {
-  return medium != Medium::window && medium != Medium::topk && medium != Medium::summary &&
-         medium != Medium::reference;
-}
 
 struct Missing {
   std::uint64_t full_blocks = 0;
@@ -31,7 +26,11 @@ struct Missing {
   [[nodiscard]] std::uint64_t blocks() const noexcept { return full_blocks + (tail ? 1 : 0); }
 };
 
+// What the rows are coded as.
+Medium rows_medium(const CandidateCost& it) noexcept { return is_sparse(it.medium) ? it.values : it.medium; }
+
 Missing missing_for(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
+  if (is_sparse(it.medium)) return {it.rows / facts.block_tokens, it.rows % facts.block_tokens != 0};
   const ReceiverFacts::Lossy* best = nullptr;
   for (const ReceiverFacts::Lossy& entry : facts.lossy) {
     const bool fits = is_coded(it.medium) && entry.epsilon_ppm != 0 && entry.epsilon_ppm <= it.epsilon_ppm;
@@ -55,6 +54,10 @@ std::uint64_t moved_bytes(const CandidateCost& it, const ReceiverFacts& facts) n
 
 std::uint64_t lease_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
   if (!takes_lease(it.medium) || (it.medium == Medium::full && facts.same_node)) return 0;
+  if (is_sparse(it.medium)) {
+    const std::uint64_t planes = is_coded(it.values) ? it.fixed_bytes : 0;
+    return planes + mul_div(facts.block_slot_bytes, missing_for(it, facts).blocks(), 1);
+  }
   if (!is_delta(it.medium)) return it.fixed_bytes;
   // Coded rows are decoded into slots, beside the planes that they come in.
   const std::uint64_t planes = is_coded(it.medium) ? it.block_bytes : 0;
@@ -79,6 +82,7 @@ std::uint64_t recomputed_tokens(const CandidateCost& it, const ReceiverFacts& fa
 }
 
 std::uint64_t whole_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
+  if (!is_delta(it.medium)) return it.fixed_bytes;
   return it.fixed_bytes + it.tail_bytes +
          mul_div(it.block_bytes, facts.total_tokens / facts.block_tokens, 1);
 }
@@ -120,9 +124,9 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
     line.transmit_ns =
         bounded(static_cast<std::uint64_t>(sending_ns(line.bytes, it.rate_bytes_per_s)));
   line.encode_ns = product_ns(it.encode_ns_per_block, blocks);
-  if (is_coded(it.medium))
+  if (is_coded(rows_medium(it)))
     line.decode_ns =
-        product_ns(facts.decode_ns_per_block[static_cast<std::size_t>(it.medium)], blocks);
+        product_ns(facts.decode_ns_per_block[static_cast<std::size_t>(rows_medium(it))], blocks);
   TimeNs prefill = 0;
   if (const std::uint64_t tokens = recomputed_tokens(it, facts); tokens > 0) {
     prefill =
@@ -131,7 +135,9 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
     const TimeNs arrived = line.wait_ns + line.transmit_ns;
     line.recompute_ns = std::max<TimeNs>(facts.compute_backlog_ns - arrived, 0) + prefill;
   }
-  line.loss_ns = product_ns(of.extra_tokens_milli, facts.compute.decode_per_token_ns) / 1000;
+  const std::uint64_t extra_tokens_milli =
+      std::uint64_t{of.extra_tokens_milli} + values_loss(loss, it.medium, it.values).extra_tokens_milli;
+  line.loss_ns = product_ns(extra_tokens_milli, facts.compute.decode_per_token_ns) / 1000;
   // The sender priced the whole context; we know how much of it will move.
   const std::uint64_t whole = std::max<std::uint64_t>(whole_bytes(it, facts), 1);
   const TimeNs sender_price = bounded(mul_div(it.price_ns, std::min(line.bytes, whole), whole));

@@ -12,6 +12,15 @@ namespace kvrail::scheduler {
 
 inline constexpr std::uint64_t kPpm = 1'000'000;
 
+// A delta: its size follows from the blocks that the receiver lacks.
+[[nodiscard]] constexpr bool is_delta(Medium medium) noexcept {
+  return !is_sparse(medium) && medium != Medium::summary && medium != Medium::reference;
+}
+// What the values of topk and window lose beside what is left out; of others nothing.
+[[nodiscard]] inline MediumLoss values_loss(const LossProfile& loss, Medium medium, Medium values) noexcept {
+  return is_sparse(medium) && is_coded(values) ? loss.media[static_cast<std::size_t>(values)] : MediumLoss{};
+}
+
 // λ = exp(-κ ε) in millionths.
 [[nodiscard]] inline std::uint64_t fidelity_ppm(const MediumLoss& loss,
                                                 std::uint64_t epsilon_ppm) noexcept {

@@ -52,12 +52,23 @@ struct CandidateCost {
   std::uint64_t rate_bytes_per_s = 0;
   std::uint64_t price_ns = 0;
   std::uint32_t epsilon_ppm = 0;
+  Medium values = Medium::full;  // topk, window: what their rows are coded as; block and tail are of these
+  std::uint32_t rows = 0;        // topk, window: of how many tokens
 };
 
 // A coded medium as the codec library makes it of the Layout at hand; 0 bytes: it can't be made.
 struct CodedFacts {
   std::uint64_t block_bytes = 0, tail_bytes = 0;
   std::uint64_t encode_ns_per_block = 0;  // 0 where the planes are there already
+};
+
+// topk or window as the sender would make it; 0 rows: it can't.
+struct SparseFacts {
+  std::uint32_t rows = 0;
+  Medium values = Medium::full;
+  std::uint64_t fixed_bytes = 0;  // all that travels
+  std::uint64_t block_bytes = 0, tail_bytes = 0;
+  std::uint64_t encode_ns_per_block = 0;
 };
 
 struct SenderFacts {
@@ -76,8 +87,8 @@ struct SenderFacts {
   TimeNs lane_backlog_ns = 0;
   TimeNs round_trip_ns = 0;
   std::array<CodedFacts, kMediumCount> coded{};     // by medium
-  std::uint32_t window_tokens = 0;                  // 0: window is not offered
-  std::uint64_t summary_bytes = 0, summary_ns = 0;  // 0 bytes: no callback
+  SparseFacts topk, window;                         // without a wish topk goes before window
+  std::uint64_t summary_bytes = 0, summary_ns = 0;  // 0 bytes: none can be made
   std::uint64_t nic_price_ppm = 0;                  // λ̂·V of our NIC (PriceMeter)
   std::uint64_t nic_arrivals_milli_per_s = 0;  // λ̂: with it the price counts the bytes offered too
 };

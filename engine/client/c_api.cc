@@ -375,6 +375,8 @@ kvrail_code kvrail_delivery_get(const kvrail_delivery* from, kvrail_delivery_inf
   full.missing_blocks = delivery.missing_blocks();
   full.predicted_ns = delivery.predicted_ns();
   full.observed_ns = delivery.observed_ns();
+  full.positions = delivery.positions().data();
+  full.position_count = delivery.positions().size();
   std::memcpy(info, &full, std::min(info->size, sizeof(full)));
   return KVRAIL_OK;
 }

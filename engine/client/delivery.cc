@@ -58,6 +58,7 @@ Delivery& Delivery::operator=(Delivery&& other) noexcept {
   tokens_ = std::exchange(other.tokens_, {});
   blocks_ = std::exchange(other.blocks_, {});
   summary_ = std::exchange(other.summary_, {});
+  positions_ = std::exchange(other.positions_, {});
   task_ = other.task_;
   transfer_ = other.transfer_;
   bytes_ = other.bytes_;
@@ -106,8 +107,9 @@ constexpr Status kBadManifest{Code::protocol_error, Scope::transfer};
 bool sizes_fit(const ManifestHeader& header, std::uint64_t bytes) noexcept {
   const auto blocks = checked_mul(header.block_count, sizeof(ManifestBlock));
   const auto tokens = checked_mul(header.token_count, sizeof(TokenId));
+  const std::uint64_t positions = std::uint64_t{header.position_count} * sizeof(std::uint32_t);
   if (!blocks || !tokens || header.header_bytes < sizeof(ManifestHeader) || header.header_bytes % 8 != 0) return false;
-  const std::uint64_t body = header.medium == Medium::summary ? header.summary_bytes : *blocks + *tokens;
+  const std::uint64_t body = header.medium == Medium::summary ? header.summary_bytes : *blocks + *tokens + positions;
   return range_fits(header.header_bytes, body, bytes);
 }
 
@@ -140,6 +142,8 @@ Status State::read_manifest(const ipc::CompletionRecord& record, Delivery& out) 
   out.blocks_.block_bytes_ = header.layout.block_bytes();
   const std::byte* tokens = body + std::size_t{header.block_count} * sizeof(ManifestBlock);
   out.tokens_ = {reinterpret_cast<const TokenId*>(tokens), header.token_count};
+  const std::byte* positions = tokens + out.tokens_.size_bytes();
+  out.positions_ = {reinterpret_cast<const std::uint32_t*>(positions), header.position_count};
   return {};
 }
 

@@ -78,6 +78,8 @@ struct Config {
   Medium policy = Medium::automatic;
   std::uint32_t eager_limit_bytes = 16 * 1024;
   std::uint32_t window_tokens = 0;
+  std::uint32_t topk_percent = 50;
+  Medium sparse_values = Medium::full;
   std::uint32_t summary_tokens = 0;
   std::vector<TokenId> summary_separators;  // ascending
   TimeNs keepalive_ns = kSecondNs;

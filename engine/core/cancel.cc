@@ -141,6 +141,7 @@ void Node::Core::free_out(std::uint32_t index) noexcept {
   release_payload(scratch_, out.arrays);
   scratch_.give_back(out.summary);
   release_extract(out.extract);
+  release_gather(out);
   store_->unpin(out.version);
   out_ids_.erase(out.id);
   Peer& peer = peer_at(out.peer);

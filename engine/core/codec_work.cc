@@ -42,7 +42,7 @@ void learn(std::uint64_t& ns_per_mib, TimeNs elapsed_ns, std::uint64_t bytes) no
 // its basis differs by layer, and RoPE turns by position.
 template <class With>
 auto with_codec(const Layout& layout, const Coding& coding, std::uint32_t number, std::uint32_t layer, With with) {
-  if (coding.medium != Medium::lowrank) return with(*codec::codec_for(coding.medium));
+  if (coding.medium != Medium::lowrank) return with(*codec::codec_for(coding.rows()));
   const codec::LowRank codec(coding.lowrank->basis(), layer, number * layout.block_tokens, coding.lowrank->theta());
   return with(codec);
 }
@@ -106,10 +106,10 @@ transport::wire::LowRankCode CodecWork::lowrank_code(const Layout& layout) const
   return {lowrank_->basis().id(), lowrank_->theta()};
 }
 
-bool CodecWork::take_offered(const Layout& layout, Medium medium, std::uint64_t block_bytes, std::uint64_t tail_bytes,
-                             std::uint32_t tail_rows, Coding& out) const noexcept {
-  out = coding_of(medium);
-  return can(layout, medium) && take_sizes(layout, block_bytes, tail_bytes, tail_rows, out);
+bool CodecWork::take_offered(const Layout& layout, std::uint64_t block_bytes, std::uint64_t tail_bytes,
+                             std::uint32_t tail_rows, Coding& coding) const noexcept {
+  coding.lowrank = coding_of(coding.medium).lowrank;
+  return can(layout, coding.rows()) && take_sizes(layout, block_bytes, tail_bytes, tail_rows, coding);
 }
 
 std::uint64_t CodecWork::room_for(const Layout& layout, Medium medium, std::uint32_t rows) const noexcept {
@@ -164,7 +164,7 @@ CodecWork::Encoded CodecWork::encode_with(const codec::Codec& codec, const Layou
   const std::uint64_t used = meta.bytes[codec.planes() - 1];
   const std::span<std::byte> run = block.planes[kVaryingPlane].run(layer);
   if (kRunHeadBytes + used > run.size()) {
-    learn_room(layout, coding.medium, block.tokens, used);
+    learn_room(layout, coding.rows(), block.tokens, used);
     return Encoded::too_large;
   }
   store_le32(run.data(), static_cast<std::uint32_t>(used));
@@ -177,7 +177,7 @@ bool CodecWork::decode_with(const codec::Codec& codec, const Layout& layout, con
                             const BlockView& block, std::uint32_t layer) noexcept {
   const codec::RunShape shape = codec::run_shape(layout, block.tokens);
   codec::Meta meta;
-  meta.medium = coding.medium;
+  meta.medium = coding.rows();
   meta.planes = static_cast<std::uint8_t>(codec.planes());
   codec::Planes in;
   for (std::size_t i = 0; i < codec.planes(); ++i) {

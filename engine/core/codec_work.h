@@ -35,9 +35,10 @@ class CodecWork {
   // would not get smaller.
   [[nodiscard]] bool plan(const Layout& layout, Medium medium, std::uint32_t tail_rows, Coding& out) const noexcept;
 
-  // The sizes that were offered, of blocks of the whole coding. False: it can't have these, or can't be made here.
-  [[nodiscard]] bool take_offered(const Layout& layout, Medium medium, std::uint64_t block_bytes,
-                                  std::uint64_t tail_bytes, std::uint32_t tail_rows, Coding& out) const noexcept;
+  // Puts the sizes that were offered, of blocks of the whole coding, into `coding`, of which medium and values are
+  // known. False: it can't have these, or can't be made here.
+  [[nodiscard]] bool take_offered(const Layout& layout, std::uint64_t block_bytes, std::uint64_t tail_bytes,
+                                  std::uint32_t tail_rows, Coding& coding) const noexcept;
 
   enum class Encoded : std::uint8_t { ok, refused, too_large };
   // One layer of the context's block number `number` into its planes. too_large: it did not fit; plan() says more

@@ -161,7 +161,7 @@ void Node::Core::run_in(std::uint32_t index) noexcept {
   run_answers(index);
   if (in.state == InState::deciding) return run_deciding(index);
   if (in.state == InState::decoding) return run_decoding(index);
-  if (in.state == InState::receiving && is_coded(in.medium)) {
+  if (in.state == InState::receiving && in.coding.coded()) {
     const std::uint64_t runs = shape_of(in).runs();
     while (in.decode_at < runs && decode_step(in)) {
     }

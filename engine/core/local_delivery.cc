@@ -21,7 +21,7 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
     return Status{};
   }
   const bool has_kv = !view.blocks.empty();
-  const bool as_kv = has_kv && to.layout == view.layout && (accepts(Medium::full) || accepts(view.medium));
+  const bool as_kv = has_kv && to.layout == view.layout && (accepts(view.medium) || (accepts(Medium::full) && !is_sparse(view.medium)));
   if (as_kv && wish != Medium::tokens && !(lossy_enough && as_tokens)) {
     medium = view.medium == Medium::tokens ? Medium::full : view.medium;
     version = request.version;

@@ -2,7 +2,7 @@
 // each block lies. The engine writes it once, when the version is committed or published, into the
 // tenant's receive arena, which agents map read-only; a delivery is then a reference to it, at the
 // same cost for any size. Layout (all little-endian, the header 8-byte aligned):
-//   ManifestHeader | ManifestBlock[block_count] | TokenId[token_count]
+//   ManifestHeader | ManifestBlock[block_count] | TokenId[token_count] | u32 position[position_count]
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,16 @@ struct ManifestHeader {
   std::uint32_t epsilon_ppm = 0;   // loss in these blocks
   std::uint64_t summary_bytes = 0;
   Layout layout;
+  std::uint32_t position_count = 0;  // topk: of each row, blocks being packed; else 0
+  std::uint32_t reserved2 = 0;
 };
 
 struct ManifestBlock {
   std::uint32_t arena = 0;
   std::uint32_t tokens = 0;        // valid rows, < block_tokens only for the tail
   std::uint64_t offset = 0;        // of the slot in the arena
-  std::uint32_t position = 0;      // position of the block's first token in the context
+  std::uint32_t position = 0;      // position of the block's first token in the context; the rows that follow are
+                                   // neighbours, but for topk
   std::uint32_t epsilon_ppm = 0;
 };
 

@@ -51,6 +51,8 @@ struct NodeOptions {
   Medium policy = Medium::automatic;         // automatic: adaptive; else forced on every send
   std::uint32_t eager_limit_bytes = 16 * 1024;  // 0: never
   std::uint32_t window_tokens = 0;           // 0: the window medium is not offered
+  std::uint32_t topk_percent = 50;           // of a context's tokens, 0: topk is not offered
+  Medium sparse_values = Medium::full;       // what rows of topk and window are coded as, where they can be
   std::uint32_t summary_tokens = 0;          // of summaries that the engine makes, 0: it makes none
   std::vector<TokenId> summary_separators;   // ascending: where sentences end
   std::uint64_t work_bytes_per_cycle = 512 * 1024;  // digests, encoding, decoding in one cycle

@@ -310,6 +310,15 @@ class Node::Core {
   [[nodiscard]] bool ask_for_summary(AgentHandle from, TransferId request, VersionHandle version) noexcept;
   void end_local_summary(std::uint32_t index, Status status, VersionHandle version) noexcept;
 
+  // gather.cc
+  void fill_sparse(const Outgoing& out, const VersionView& view, scheduler::SenderFacts& facts) const noexcept;
+  [[nodiscard]] bool gather(std::uint32_t out, const VersionView& view) noexcept;
+  [[nodiscard]] bool stage_gather(Outgoing& out, const VersionView& view, Status& status) noexcept;
+  [[nodiscard]] bool copy_gather(Outgoing& out, const VersionView& view) noexcept;
+  void release_gather(Outgoing& out) noexcept;
+  void without_medium(std::uint32_t out) noexcept;
+  [[nodiscard]] std::span<const BlockHandle> blocks_of(const Outgoing& out, const VersionView& view) const noexcept;
+
   // extract.cc
   [[nodiscard]] std::uint64_t summary_limit() const noexcept;  // bytes
   [[nodiscard]] std::uint32_t extract_tokens(AgentHandle from, const VersionView& view) noexcept;

@@ -55,25 +55,35 @@ std::uint64_t coded_units(const PayloadShape& shape, std::uint32_t rows) noexcep
   return units;
 }
 
-Totals totals_of(const PayloadShape& shape) noexcept {
+Totals coded_totals(const PayloadShape& shape, std::uint64_t whole, std::span<const std::uint32_t> partial) noexcept {
   const Layout& layout = shape.layout;
-  const std::uint64_t missing = shape.missing_blocks();
-  std::array<std::uint32_t, 2> partial{};
-  const std::uint32_t partials = partial_blocks(shape, partial);
-  Totals in_layer{missing - partials, 0};
-  if (shape.coded()) {
-    Totals all{shape.plane_count() * missing * layout.layers, (missing - partials) * coded_units(shape, layout.block_tokens)};
-    for (std::uint32_t i = 0; i < partials; ++i) all.units += coded_units(shape, shape.rows_of(partial[i]));
-    return all;
-  } else {
-    in_layer.units = in_layer.pieces * transport::units_in(2 * layout.block_tokens * layout.row_bytes());
-    for (std::uint32_t i = 0; i < partials; ++i) {
-      const std::uint32_t rows = shape.rows_of(partial[i]) - shape.first_row_of(partial[i]);
-      in_layer.pieces += 2;
-      in_layer.units += 2 * std::uint64_t{transport::units_in(rows * layout.row_bytes())};
-    }
+  Totals all{shape.plane_count() * shape.runs(), whole * coded_units(shape, layout.block_tokens)};
+  for (const std::uint32_t block : partial) all.units += coded_units(shape, shape.rows_of(block));
+  return all;
+}
+
+Totals raw_totals(const PayloadShape& shape, std::uint64_t whole, std::span<const std::uint32_t> partial) noexcept {
+  const Layout& layout = shape.layout;
+  Totals in_layer{whole, whole * transport::units_in(2 * layout.block_tokens * layout.row_bytes())};
+  for (const std::uint32_t block : partial) {
+    const std::uint32_t rows = shape.rows_of(block) - shape.first_row_of(block);
+    in_layer.pieces += 2;
+    in_layer.units += 2 * std::uint64_t{transport::units_in(rows * layout.row_bytes())};
   }
   return {in_layer.pieces * layout.layers, in_layer.units * layout.layers};
+}
+
+Totals totals_of(const PayloadShape& shape) noexcept {
+  std::array<std::uint32_t, 2> partial{};
+  const std::uint32_t partials = partial_blocks(shape, partial);
+  const std::uint64_t whole = shape.missing_blocks() - partials;
+  const std::span<const std::uint32_t> these = std::span(partial).first(partials);
+  Totals all = shape.coded() ? coded_totals(shape, whole, these) : raw_totals(shape, whole, these);
+  if (!shape.positions.empty()) {
+    ++all.pieces;
+    all.units += transport::units_in(shape.positions.size());
+  }
+  return all;
 }
 
 }  // namespace
@@ -130,6 +140,7 @@ bool build_payload(const PayloadShape& shape, const Store& store, std::span<cons
     const std::span<std::byte> bytes = view.planes[shape.plane_at(out.built_runs / runs)].run(layer);
     add(out, bytes.data(), bytes.size());
   }
+  if (!shape.positions.empty()) add(out, shape.positions.data(), shape.positions.size());
   KVRAIL_ASSERT(out.built_pieces == out.pieces.size());
   KVRAIL_ASSERT(out.digests.empty() || out.digests.size() == out.built_units);
   out.payload = {out.pieces, out.starts, out.first_unit, out.built_bytes, out.built_units, out.digests};

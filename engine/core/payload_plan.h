@@ -4,8 +4,10 @@
 //   full, window  for each layer, blocks in ascending order; a full block's K and V of the layer are
 //                 one piece, as they lie in its slot; of a partial block, or the first one when some of
 //                 its rows are held (tail_from_row), the rows to come of K and of V are a piece each
+//   topk          as full, of the rows that are kept as if they were the whole context; then their positions,
+//                 one piece
 //   coded media   the same with the first plane of every block, a piece for each (layer, block), then
-//                 with the next plane: cut short, the stream is usable as far as whole planes came
+//                 with the next plane; rows of topk and window may be coded so too: cut short, the stream is usable as far as whole planes came
 // Pieces never join neighbouring blocks: whether slots are neighbours is a matter of one side only.
 #pragma once
 
@@ -26,6 +28,7 @@ struct PayloadShape {
   std::uint32_t tail_from_row = 0;
   std::span<const wire::BlockRange> ranges;
   std::size_t first_plane = 0;  // of a coded medium: those before it are held
+  std::span<std::byte> positions{};  // topk: the last piece; total_tokens are those that are kept
 
   [[nodiscard]] std::uint32_t block_count() const noexcept {
     return static_cast<std::uint32_t>((total_tokens + layout.block_tokens - 1) / layout.block_tokens);
@@ -45,7 +48,7 @@ struct PayloadShape {
   [[nodiscard]] std::uint32_t pieces_of(std::uint32_t block) const noexcept {
     return coded() || whole(block) ? 1 : 2;
   }
-  [[nodiscard]] bool coded() const noexcept { return coding.planes() != 0; }
+  [[nodiscard]] bool coded() const noexcept { return coding.coded(); }
   // That travel.
   [[nodiscard]] PlaneMask planes() const noexcept {
     return static_cast<PlaneMask>(coding.planes() >> first_plane << first_plane);

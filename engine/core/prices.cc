@@ -30,7 +30,8 @@ TimeNs Node::Core::sending_use_ns(const Outgoing& out, const wire::Accept& messa
   for (std::uint32_t i = 0; is_kv(message.medium) && i < out.candidate_count; ++i) {
     const scheduler::CandidateCost& it = out.candidates[i];
     if (it.medium != message.medium) continue;
-    return scheduler::sending_ns(scheduler::mul_div(it.block_bytes, blocks, 1) + it.fixed_bytes, it.rate_bytes_per_s);
+    const std::uint64_t of_blocks = is_sparse(it.medium) ? 0 : scheduler::mul_div(it.block_bytes, blocks, 1);
+    return scheduler::sending_ns(of_blocks + it.fixed_bytes, it.rate_bytes_per_s);
   }
   return 0;
 }

@@ -69,7 +69,7 @@ void Node::Core::check_complete(std::uint32_t index) noexcept {
   const std::uint64_t total = in.arrays.payload.total_bytes;
   const std::uint64_t here = in.received.bytes();
   if (here == total) return seal(index);
-  if (is_coded(in.medium)) want(Kind::in, index);
+  if (in.coding.coded()) want(Kind::in, index);
   // Once the rest has arrived, the corrupt units are asked for, one time.
   if (in.bad.count() > 0 && !in.asked_again && here + in.bad.bytes() >= total) {
     in.asked_again = in.outcome_wanted = true;
@@ -160,7 +160,7 @@ void Node::Core::lease_free(std::uint32_t slot) noexcept {
 
 void Node::Core::run_decoding(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
-  if (is_coded(in.medium) && in.range_count > 0) {
+  if (in.coding.coded() && in.range_count > 0) {
     const std::uint64_t runs = shape_of(in).runs();
     while (in.decode_at < runs) {
       if (!decode_step(in)) return want(Kind::in, index);
@@ -191,7 +191,7 @@ bool Node::Core::decode_step(Incoming& in) noexcept {
   const std::uint64_t bytes = 2 * std::uint64_t{in.layout.block_tokens} * in.layout.row_bytes();
   const TimeNs before = clock_.now_ns();
   in.decode_failed |= !codecs_.decode(in.layout, in.coding, block, number, layer);
-  codecs_.learn_decode(in.medium, clock_.now_ns() - before, bytes);
+  codecs_.learn_decode(in.coding.rows(), clock_.now_ns() - before, bytes);
   store_->planes_written(handle, in.coding.planes(), layer + 1);
   counters_.decoded_bytes += bytes;
   budget_ -= std::min(budget_, bytes);
@@ -204,12 +204,17 @@ bool Node::Core::decode_step(Incoming& in) noexcept {
 void Node::Core::publish(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
   const AllowAllocScope allow;  // an Error's sentence, when there is one
+  if (in.medium == Medium::topk && !in.positions_taken) {
+    const Status read = store_->take_positions(in.staging);
+    if (!read.ok()) return close_in(index, Answer::done, Status{read.code});
+    in.positions_taken = true;
+  }
   Steps steps(*this);
   const auto version = store_->advance_publish(in.staging, steps.left);
   if (!version) return want(Kind::in, index);
   in.staging = StagingHandle{};
   if (!version->ok()) return close_in(index, Answer::done, version->status());
-  if (is_kv(in.medium) && in.missing_blocks * in.layout.block_tokens < in.tokens.size()) ++counters_.delta_transfers;
+  if (stays_held(in.medium) && in.missing_blocks * in.layout.block_tokens < in.tokens.size()) ++counters_.delta_transfers;
   deliver(index, version->value());
 }
 

@@ -173,7 +173,7 @@ void Node::Core::fill_incoming(Incoming& in, std::uint32_t lane, const wire::Off
     const wire::Candidate& from = message.candidates[i];
     in.candidates[i] = {from.medium,  from.fixed_bytes,         from.block_bytes,      from.tail_bytes,
                         from.wait_ns, from.encode_ns_per_block, from.rate_bytes_per_s, from.price_ns,
-                        from.epsilon_ppm};
+                        from.epsilon_ppm, from.values,      from.rows};
   }
 }
 
@@ -234,12 +234,10 @@ Status Node::Core::begin_stage(Incoming& in) noexcept {
     request.show_held = agent(in.to)->info.layout == in.layout;
   }
   if (in.medium == Medium::window) {
-    // Block 0, and as many of the last ones as the offered bytes pay for.
-    const std::uint64_t blocks = (in.tokens.size() + in.layout.block_tokens - 1) / in.layout.block_tokens;
-    const std::uint64_t offered = in.candidates[static_cast<std::size_t>(in.pick.index)].fixed_bytes;
-    const std::uint64_t paid = std::max<std::uint64_t>(offered / in.layout.block_bytes(), 2) - 1;
-    request.window_first_block = static_cast<std::uint32_t>(blocks - std::min(blocks, paid));
+    const std::uint32_t rows = in.candidates[static_cast<std::size_t>(in.pick.index)].rows;
+    request.window_first_block = window_first_block(in.layout, in.tokens.size(), rows);
   }
+  request.kept_tokens = in.rows;
   const AllowAllocScope allow;
   const auto staging = store_->begin_stage(request);
   if (staging.ok()) in.staging = staging.value();
@@ -249,11 +247,15 @@ Status Node::Core::begin_stage(Incoming& in) noexcept {
 // The sizes that the sender offered. Those of media whose size is not fixed are its own to choose, within
 // what such a code can take at all.
 bool Node::Core::take_coding(Incoming& in) noexcept {
-  in.coding = Coding{.medium = in.medium};
-  if (!is_coded(in.medium)) return true;
   const scheduler::CandidateCost& offered = in.candidates[static_cast<std::size_t>(in.pick.index)];
-  const auto tail_rows = static_cast<std::uint32_t>(in.tokens.size() % in.layout.block_tokens);
-  return codecs_.take_offered(in.layout, in.medium, offered.block_bytes, offered.tail_bytes, tail_rows, in.coding);
+  in.coding = Coding{.medium = in.medium, .values = offered.values};
+  in.rows = in.medium == Medium::topk ? offered.rows : 0;
+  if (in.medium == Medium::topk && (in.rows == 0 || in.rows > in.tokens.size())) return false;
+  if (is_sparse(in.medium) && !may_be_values(offered.values)) return false;
+  if (!in.coding.coded()) return true;
+  const std::uint64_t tokens = in.rows > 0 ? in.rows : in.tokens.size();
+  return codecs_.take_offered(in.layout, offered.block_bytes, offered.tail_bytes,
+                              static_cast<std::uint32_t>(tokens % in.layout.block_tokens), in.coding);
 }
 
 void Node::Core::accept_staged(std::uint32_t index) noexcept {
@@ -300,7 +302,11 @@ bool Node::Core::list_missing(Incoming& in) noexcept {
 }
 
 PayloadShape Node::Core::shape_of(const Incoming& in) const noexcept {
-  return {in.layout, in.tokens.size(), in.coding, in.tail_from_row, std::span(in.ranges).first(in.range_count), in.first_plane};
+  PayloadShape shape{in.layout, in.rows > 0 ? in.rows : in.tokens.size(), in.coding, in.tail_from_row,
+                     std::span(in.ranges).first(in.range_count), in.first_plane};
+  Store::StagingView staged;
+  if (in.rows > 0 && store_->view(in.staging, staged)) shape.positions = staged.positions;
+  return shape;
 }
 
 // Order of taking: memory is staged, then the piece lists, then a lease slot; what fails gives all back.

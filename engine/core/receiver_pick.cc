@@ -76,7 +76,7 @@ void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts)
   }
   facts.compute_backlog_ns = std::max<TimeNs>(to.compute_backlog_ns, to.idle_until_ns > now_ ? 0 : to.compute_backlog_ns);
   for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
-    const Medium medium = in.candidates[i].medium;
+    const Medium medium = is_sparse(in.candidates[i].medium) ? in.candidates[i].values : in.candidates[i].medium;
     if (!is_coded(medium)) continue;
     facts.decode_ns_per_block[static_cast<std::size_t>(medium)] = codecs_.decode_ns(medium, in.layout.block_bytes());
   }

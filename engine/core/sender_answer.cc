@@ -48,12 +48,14 @@ void Node::Core::on_accept(std::uint32_t lane, const wire::Accept& message) noex
 
 // The coding with the sizes that were offered: the receiver has made room for just these.
 bool Node::Core::take_coding(Outgoing& out, const scheduler::CandidateCost& offered) noexcept {
-  out.coding = Coding{.medium = out.medium};
-  if (!is_coded(out.medium)) return true;
+  out.coding = Coding{.medium = out.medium, .values = offered.values};
+  out.rows = out.medium == Medium::topk ? offered.rows : 0;
+  if (!out.coding.coded()) return true;
   VersionView view;
   KVRAIL_ASSERT(store_->view(out.version, view));
-  const auto tail_rows = static_cast<std::uint32_t>(view.tokens.size() % view.layout.block_tokens);
-  return codecs_.take_offered(view.layout, out.medium, offered.block_bytes, offered.tail_bytes, tail_rows, out.coding);
+  const std::uint64_t tokens = out.rows > 0 ? out.rows : view.tokens.size();
+  return codecs_.take_offered(view.layout, offered.block_bytes, offered.tail_bytes,
+                              static_cast<std::uint32_t>(tokens % view.layout.block_tokens), out.coding);
 }
 
 void Node::Core::begin_finishing(std::uint32_t index) noexcept {
@@ -126,6 +128,7 @@ void Node::Core::restart(std::uint32_t index) noexcept {
   drop_flow(out);
   release_payload(scratch_, out.arrays);
   release_planes(out, UINT64_MAX);
+  release_gather(out);
   (void)post(out.lane, wire::Cancel{out.id, Status{Code::cancelled, Scope::transfer, kOfferedAnew}});  // else its lease expires idle
   out_ids_.erase(out.id);
   out.id = next_transfer_++;

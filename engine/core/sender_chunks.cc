@@ -14,8 +14,11 @@ void spend(std::uint64_t& budget, std::uint64_t bytes) noexcept { budget -= std:
 }  // namespace
 
 PayloadShape Node::Core::shape_of(const Outgoing& out, const VersionView& view) const noexcept {
-  return {view.layout, view.tokens.size(), out.coding, out.tail_from_row,
-          std::span(out.ranges).first(out.range_count), out.first_plane};
+  PayloadShape shape{view.layout, out.rows > 0 ? out.rows : view.tokens.size(), out.coding, out.tail_from_row,
+                     std::span(out.ranges).first(out.range_count), out.first_plane};
+  Store::StagingView staged;
+  if (!out.gather.empty() && store_->view(out.gather[0].staging, staged)) shape.positions = staged.positions;
+  return shape;
 }
 
 void Node::Core::begin_sending(std::uint32_t index) noexcept {
@@ -40,6 +43,10 @@ void Node::Core::run_sending(std::uint32_t index) noexcept {
   if (out.lane == kNoIndex || out.cut) return;
   VersionView view;
   KVRAIL_ASSERT(store_->view(out.version, view));
+  if (out.medium == Medium::topk) {
+    if (!gather(index, view)) return;
+    view.blocks = blocks_of(out, view);
+  }
   const PayloadShape shape = shape_of(out, view);
   if (!out.payload_built && !build(index, view, shape)) return;
   prepare(index, view, shape);
@@ -53,11 +60,9 @@ void Node::Core::run_sending(std::uint32_t index) noexcept {
 bool Node::Core::build(std::uint32_t index, const VersionView& view, const PayloadShape& shape) noexcept {
   Outgoing& out = out_at(index);
   Steps steps(*this);
-  if (is_coded(out.medium) && out.planes_held < out.missing_blocks) {
+  if (shape.coded() && out.planes_held < out.missing_blocks) {
     if (!attach_planes(out, view, steps.left)) {
-      release_planes(out, UINT64_MAX);
-      out.excluded |= mask_of(out.medium);  // no memory for planes, or not of these rows: offer the other media
-      restart(index);
+      without_medium(index);  // no memory for planes, or not of these rows
       return false;
     }
     if (out.planes_held < out.missing_blocks) {
@@ -73,6 +78,9 @@ bool Node::Core::build(std::uint32_t index, const VersionView& view, const Paylo
   if (!build_payload(shape, *store_, view.blocks, out.arrays, steps.left)) {
     want(Kind::out, index);
     return false;
+  }
+  if (!shape.positions.empty() && options_.integrity) {
+    codec::digests(shape.positions, out.arrays.digests.subspan(out.arrays.payload.first_unit.back()));
   }
   out.payload_built = true;
   out.span_count = 1;
@@ -97,7 +105,7 @@ void Node::Core::release_planes(Outgoing& out, std::uint64_t budget) noexcept {
   KVRAIL_ASSERT(store_->view(out.version, view));
   const PayloadShape shape = shape_of(out, view);
   for (; out.planes_held > 0 && budget > 0; --out.planes_held, --budget) {
-    store_->release_planes(view.blocks[shape.nth(out.planes_held - 1)]);
+    store_->release_planes(blocks_of(out, view)[shape.nth(out.planes_held - 1)]);
   }
 }
 
@@ -105,7 +113,7 @@ void Node::Core::release_planes(Outgoing& out, std::uint64_t budget) noexcept {
 void Node::Core::prepare(std::uint32_t index, const VersionView& view, const PayloadShape& shape) noexcept {
   Outgoing& out = out_at(index);
   const transport::Payload& payload = out.arrays.payload;
-  const bool planes = is_coded(out.medium);
+  const bool planes = shape.coded();
   const std::uint64_t runs = shape.runs();
   if (!planes && !options_.integrity) out.prepare_at = runs;
   for (Steps steps(*this); out.prepare_at < runs && budget_ > 0 && steps.left > 0; --steps.left) {
@@ -180,12 +188,13 @@ bool Node::Core::prepare_planes(Outgoing& out, const VersionView& view, const Pa
     const std::uint64_t bytes = 2 * std::uint64_t{view.layout.block_tokens} * view.layout.row_bytes();
     const TimeNs before = clock_.now_ns();
     const CodecWork::Encoded encoded = codecs_.encode(view.layout, out.coding, block, number, layer);
-    codecs_.learn_encode(out.medium, clock_.now_ns() - before, bytes);
+    codecs_.learn_encode(out.coding.rows(), clock_.now_ns() - before, bytes);
     counters_.encoded_bytes += bytes;
     spend(budget_, bytes);
     if (encoded != CodecWork::Encoded::ok) {
       // What was too large is offered again with more room, unless that makes it useless.
-      if (encoded == CodecWork::Encoded::refused) out.excluded |= mask_of(out.medium);
+      if (encoded == CodecWork::Encoded::refused && !is_sparse(out.medium)) out.excluded |= mask_of(out.medium);
+      if (encoded == CodecWork::Encoded::refused && is_sparse(out.medium)) out.raw_values = true;
       out.restart_wanted = true;
       drop_flow(out);
       return false;

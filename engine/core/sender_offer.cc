@@ -14,8 +14,8 @@ constexpr TimeNs kCutAnswerNs = 500 * kMillisecondNs;  // how long past its dead
 
 constexpr MediumMask kEngineCan = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
                                   mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
-                                  mask_of(Medium::lowrank) | mask_of(Medium::window) | mask_of(Medium::reference) |
-                                  mask_of(Medium::summary);
+                                  mask_of(Medium::lowrank) | mask_of(Medium::topk) | mask_of(Medium::window) |
+                                  mask_of(Medium::reference) | mask_of(Medium::summary);
 
 }  // namespace
 
@@ -67,6 +67,7 @@ void Node::Core::out_timer(std::uint32_t index) noexcept {
 // Of planes that refine each other the receiver can use the first ones alone: it decides by its own clock.
 bool Node::Core::await_cut(std::uint32_t index) noexcept {
   Outgoing& out = out_at(index);
+  if (is_sparse(out.medium)) return false;
   const bool under_way = out.state == OutState::sending || out.state == OutState::finishing ||
                          out.state == OutState::querying;
   if (out.cut || !under_way || std::popcount(out.coding.planes()) < 2) return false;
@@ -228,7 +229,7 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.layouts_equal = to.layout == view.layout;
   const LocalAgent* from = agent(out.from);
   facts.tokenizers_equal = from == nullptr || from->info.tokenizer == to.tokenizer;
-  facts.source_has_kv = !view.blocks.empty() && view.medium != Medium::window;
+  facts.source_has_kv = !view.blocks.empty() && !is_sparse(view.medium);
   facts.receiver_accepts = to.accepted;
   facts.sender_can = kEngineCan & ~out.excluded;
   facts.wish = out.wish;
@@ -240,7 +241,7 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.lane_backlog_ns = scheduler_.backlog_ns(out.lane, out.critical);
   facts.round_trip_ns = lane.round_trip_ns;
   if (facts.source_has_kv) fill_coded(view, to, facts);
-  facts.window_tokens = options_.window_tokens;
+  if (facts.source_has_kv) fill_sparse(out, view, facts);
   if (from != nullptr) {
     facts.summary_bytes = from->info.summary_bytes;
     facts.summary_ns = from->info.summary_ns;
@@ -345,6 +346,8 @@ wire::Candidate to_wire(const scheduler::CandidateCost& cost) noexcept {
   candidate.rate_bytes_per_s = cost.rate_bytes_per_s;
   candidate.price_ns = cost.price_ns;
   candidate.epsilon_ppm = cost.epsilon_ppm;
+  candidate.values = cost.values;
+  candidate.rows = cost.rows;
   return candidate;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "codec/extract.h"
+#include "codec/sparse.h"
 #include "engine/core/agent_port.h"
 #include "engine/core/range_set.h"
 #include "engine/store/store.h"
@@ -78,6 +79,16 @@ struct PayloadArrays {
   std::uint32_t built_units = 0;
 };
 
+// topk, at its sender: rows of the tokens that are kept, gathered into blocks of their own. Scratch memory,
+// and a staging.
+struct GatherWork {
+  codec::TopkChoice choice;
+  std::span<std::uint32_t> places;      // of every token; in front, in the end, the positions that are kept
+  bool chosen = false, staged = false, ready = false;
+  StagingHandle staging;
+  std::uint64_t at = 0;                 // n-th (block, layer)
+};
+
 // A summary that the engine makes, while it does; all of it scratch memory.
 struct ExtractWork {
   codec::Extractor extractor;
@@ -130,6 +141,9 @@ struct Outgoing {
   // The answer.
   Medium medium = Medium::automatic;
   Coding coding;                        // of a coded medium, with the sizes that were offered
+  std::uint32_t rows = 0;               // topk: tokens that are kept
+  bool raw_values = false;              // of topk and window: their rows could not be coded
+  std::span<GatherWork> gather;         // topk, one of it
   transport::LeaseId lease;
   std::uint32_t tail_from_row = 0;
   std::size_t first_plane = 0;
@@ -255,6 +269,8 @@ struct Incoming {
   scheduler::Pick pick;
   Medium medium = Medium::tokens;
   Coding coding;                        // the medium's, with the sizes that were offered
+  std::uint32_t rows = 0;               // topk: tokens that are kept
+  bool positions_taken = false;         // and where these are has been read
   std::uint64_t missing_blocks = 0;
   bool accept_wanted = false, outcome_wanted = false;
   bool superseded = false;              // cancelled, and offered anew under another id: no failure
@@ -287,8 +303,8 @@ struct Incoming {
   bool event_reserved = false;
 };
 
-// Who got it holds the KV under its hashes from then on; a window's delivery is terminal.
-[[nodiscard]] constexpr bool stays_held(Medium medium) noexcept { return is_kv(medium) && medium != Medium::window; }
+// Who got it holds the KV under its hashes from then on; the delivery of some tokens only is terminal.
+[[nodiscard]] constexpr bool stays_held(Medium medium) noexcept { return is_kv(medium) && !is_sparse(medium); }
 [[nodiscard]] inline bool has_kv(std::span<const scheduler::CandidateCost> candidates) noexcept {
   return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return is_kv(c.medium); });
 }

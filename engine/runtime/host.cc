@@ -203,6 +203,8 @@ NodeOptions Host::node_options() const {
   options.policy = config_.policy;
   options.eager_limit_bytes = config_.eager_limit_bytes;
   options.window_tokens = config_.window_tokens;
+  options.topk_percent = config_.topk_percent;
+  options.sparse_values = config_.sparse_values;
   options.summary_tokens = config_.summary_tokens;
   options.summary_separators = config_.summary_separators;
   options.keepalive_period_ns = config_.keepalive_ns;

@@ -32,7 +32,8 @@ class Audit {
   void count_versions() {
     state_.versions.for_each([&](VersionHandle, const VersionRecord& version) {
       ++versions_of_[version.tenant.index];
-      manifest_[version.tenant.index] += granules(version.manifest_bytes) * kGranuleBytes;
+      manifest_[version.tenant.index] +=
+          (granules(version.manifest_bytes) + granules(version.positions_bytes)) * kGranuleBytes;
       std::uint32_t kv_blocks = 0;
       for (std::uint32_t i = 0; i < version.block_count; ++i) {
         if (!version.blocks[i]) {

@@ -1,5 +1,7 @@
 #include "engine/store/coding.h"
 
+#include <algorithm>
+
 #include "codec/codec.h"
 
 namespace kvrail::engine {
@@ -25,16 +27,17 @@ bool varying_part(const Layout& layout, Medium medium, std::uint32_t rows, std::
 }  // namespace
 
 bool can_code(const Layout& layout, const Coding& coding) noexcept {
+  if (is_sparse(coding.medium) && !may_be_values(coding.values)) return false;
   if (coding.medium == Medium::lowrank) return coding.lowrank != nullptr && coding.lowrank->takes(layout);
-  const codec::Codec* const codec = codec::codec_for(coding.medium);
-  return is_coded(coding.medium) && codec != nullptr && codec->takes(codec::run_shape(layout, 1));
+  const codec::Codec* const codec = codec::codec_for(coding.rows());
+  return is_coded(coding.rows()) && codec != nullptr && codec->takes(codec::run_shape(layout, 1));
 }
 
 std::uint64_t run_bytes(const Layout& layout, const Coding& coding, std::uint32_t rows, std::size_t plane,
                         std::uint32_t layer) noexcept {
   if (!has_plane(coding.planes(), plane)) return 0;
   if (plane == kLowRankPlane) return coding.lowrank->run_bytes(rows, layer);
-  if (plane != kVaryingPlane) return fixed_run_bytes(layout, coding.medium, rows, plane);
+  if (plane != kVaryingPlane) return fixed_run_bytes(layout, coding.rows(), rows, plane);
   return rows == layout.block_tokens ? coding.varying_full_bytes : coding.varying_tail_bytes;
 }
 
@@ -60,6 +63,12 @@ std::uint64_t varying_bound(const Layout& layout, Medium medium, std::uint32_t r
   return kRunHeadBytes + codec->bound(codec::run_shape(layout, rows), codec->planes() - 1);
 }
 
+std::uint32_t window_first_block(const Layout& layout, std::uint64_t tokens, std::uint32_t rows) noexcept {
+  const std::uint64_t blocks = (tokens + layout.block_tokens - 1) / layout.block_tokens;
+  const std::uint64_t last = std::max<std::uint64_t>(rows / layout.block_tokens, 2) - 1;
+  return static_cast<std::uint32_t>(blocks - std::min(blocks, last));
+}
+
 bool take_sizes(const Layout& layout, std::uint64_t block_bytes, std::uint64_t tail_bytes, std::uint32_t tail_rows,
                 Coding& coding) noexcept {
   if (!can_code(layout, coding)) return false;
@@ -68,11 +77,11 @@ bool take_sizes(const Layout& layout, std::uint64_t block_bytes, std::uint64_t t
            (tail_rows == 0 || tail_bytes == coded_bytes(layout, coding, tail_rows));
   }
   if (block_bytes % layout.layers != 0 || tail_bytes % layout.layers != 0) return false;
-  if (!varying_part(layout, coding.medium, layout.block_tokens, block_bytes / layout.layers, coding.varying_full_bytes)) {
+  if (!varying_part(layout, coding.rows(), layout.block_tokens, block_bytes / layout.layers, coding.varying_full_bytes)) {
     return false;
   }
   return tail_rows == 0 ||
-         varying_part(layout, coding.medium, tail_rows, tail_bytes / layout.layers, coding.varying_tail_bytes);
+         varying_part(layout, coding.rows(), tail_rows, tail_bytes / layout.layers, coding.varying_tail_bytes);
 }
 
 }  // namespace kvrail::engine

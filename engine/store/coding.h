@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/sparse.h"
 #include "engine/store/lowrank_basis.h"
 #include "kvrail/types.h"
 
@@ -42,15 +43,23 @@ inline constexpr PlaneMask kAllPlanes = (1U << kPlanes) - 1;
 
 // A medium and what its sizes follow from beside the Layout.
 struct Coding {
-  Medium medium = Medium::full;         // one that is_coded(), else there are no planes
+  Medium medium = Medium::full;         // there are planes if its rows are coded
   std::uint64_t varying_full_bytes = 0; // a run of plane 2, of a full block: as was agreed
   std::uint64_t varying_tail_bytes = 0; // and of the partial last one
   const LowRankBasis* lowrank = nullptr;  // of lowrank, the node's
+  Medium values = Medium::full;         // topk, window: what their rows are coded as
 
-  [[nodiscard]] constexpr PlaneMask planes() const noexcept { return planes_of(medium); }
+  [[nodiscard]] constexpr Medium rows() const noexcept { return is_sparse(medium) ? values : medium; }
+  [[nodiscard]] constexpr PlaneMask planes() const noexcept { return planes_of(rows()); }
+  [[nodiscard]] constexpr bool coded() const noexcept { return planes() != 0; }
 };
 
 inline constexpr std::array kCodedMedia{Medium::lossless, Medium::int4, Medium::int8, Medium::exact, Medium::lowrank};
+
+// What rows of topk and window may be coded as; lowrank's code depends on the positions being neighbours.
+[[nodiscard]] constexpr bool may_be_values(Medium medium) noexcept {
+  return medium == Medium::full || (is_coded(medium) && medium != Medium::lowrank);
+}
 
 // Whether rows of the Layout's form can be coded so. What they mean is not asked: LowRankBasis::fits().
 [[nodiscard]] bool can_code(const Layout& layout, const Coding& coding) noexcept;
@@ -80,6 +89,15 @@ struct RunPlace {
 [[nodiscard]] std::uint64_t coded_bytes(const Layout& layout, const Coding& coding, std::uint32_t rows) noexcept;
 // Most that a run of plane 2 can take.
 [[nodiscard]] std::uint64_t varying_bound(const Layout& layout, Medium medium, std::uint32_t rows) noexcept;
+
+// Positions of topk as they travel, behind all rows: their length as in a run of plane 2, then as
+// docs/codecs.md has them, and zeros.
+[[nodiscard]] constexpr std::uint64_t positions_room(std::uint64_t kept, std::uint64_t total) noexcept {
+  return kRunHeadBytes + codec::positions_bound(static_cast<std::uint32_t>(kept), static_cast<std::uint32_t>(total));
+}
+
+// A window of that many tokens: block 0, and from this one on all that fit. 0: all blocks.
+[[nodiscard]] std::uint32_t window_first_block(const Layout& layout, std::uint64_t tokens, std::uint32_t rows) noexcept;
 
 // Puts the sizes of plane 2 into `coding`, from those of blocks of the whole coding, as an offer tells them. False:
 // no such coding can have these sizes.

@@ -77,7 +77,8 @@ class CommitWork {
   [[nodiscard]] Status share_of_prefix(std::uint32_t i) noexcept {
     const VersionRecord* from =
         state_.versions.get(open_.prefix ? open_.prefix : open_.previous);
-    const bool same = from != nullptr && i < from->block_count && from->blocks[i] &&
+    // What topk has in its blocks are other tokens' rows.
+    const bool same = from != nullptr && from->kept_tokens == 0 && i < from->block_count && from->blocks[i] &&
                       from->hashes[i] == version_.hashes[i];
     if (!same || state_.is_revoked(from->blocks[i])) {
       return refuse(StoreRule::too_few_slots);
@@ -119,7 +120,7 @@ class CommitWork {
     const VersionHandle others[2] = {open_.prefix, open_.previous};
     for (std::size_t k = 0; k < 2; ++k) {
       const VersionRecord* other = state_.versions.get(others[k]);
-      if (other != nullptr && i < other->block_count && other->hashes[i] == version_.hashes[i]) {
+      if (other != nullptr && other->kept_tokens == 0 && i < other->block_count && other->hashes[i] == version_.hashes[i]) {
         candidates[k + 1] = other->blocks[i];
       }
     }

@@ -14,7 +14,8 @@ bool Store::State::take_manifest(VersionRecord& version) noexcept {
   KVRAIL_ASSERT(version.manifest_offset == kNoOffset);
   const std::uint64_t bytes = sizeof(ManifestHeader) +
                               std::uint64_t{version.kv_blocks} * sizeof(ManifestBlock) +
-                              version.token_count * sizeof(TokenId) + version.summary_bytes;
+                              version.token_count * sizeof(TokenId) + version.summary_bytes +
+                              version.kept_tokens * sizeof(std::uint32_t);
   const auto offset = take(version.tenant, bytes, mempool::PoolClass::manifest);
   if (!offset) {
     return false;
@@ -34,6 +35,34 @@ std::span<const TokenId> Store::State::tokens_of(const VersionRecord& version) c
   return {reinterpret_cast<const TokenId*>(manifest_tail(version)), version.token_count};
 }
 
+std::span<std::uint32_t> Store::State::positions_of(const VersionRecord& version) const noexcept {
+  if (version.kept_tokens == 0 || version.manifest_offset == kNoOffset) {
+    return {};
+  }
+  std::byte* at = manifest_tail(version) + version.token_count * sizeof(TokenId);
+  return {reinterpret_cast<std::uint32_t*>(at), version.kept_tokens};
+}
+
+bool Store::State::take_positions_room(VersionRecord& version, std::uint64_t total) noexcept {
+  const std::uint64_t bytes = positions_room(version.kept_tokens, total);
+  const auto offset = take(version.tenant, bytes, mempool::PoolClass::manifest);
+  if (!offset) {
+    return false;
+  }
+  version.positions_offset = *offset;
+  version.positions_bytes = bytes;
+  return true;
+}
+
+void Store::State::give_back_positions(VersionRecord& version) noexcept {
+  if (version.positions_offset == kNoOffset) {
+    return;
+  }
+  give_back(version.tenant, version.positions_offset, version.positions_bytes, mempool::PoolClass::manifest);
+  version.positions_offset = kNoOffset;
+  version.positions_bytes = 0;
+}
+
 void Store::State::write_manifest_header(const VersionRecord& version) noexcept {
   std::byte* at = receive_of(version.tenant)->arena->base() + version.manifest_offset;
   // Padding is zeroed too: the memory is shared with other processes and held other data before.
@@ -50,6 +79,7 @@ void Store::State::write_manifest_header(const VersionRecord& version) noexcept 
   header->epsilon_ppm = version.epsilon_ppm;
   header->summary_bytes = version.summary_bytes;
   header->layout = version.layout;
+  header->position_count = static_cast<std::uint32_t>(version.kept_tokens);
 }
 
 void Store::State::write_manifest_block(const VersionRecord& version, std::uint32_t i) noexcept {
@@ -63,6 +93,7 @@ void Store::State::write_manifest_block(const VersionRecord& version, std::uint3
   entry.tokens = block->tokens;
   entry.offset = slot.offset;
   entry.position = i * version.layout.block_tokens;
+  if (version.medium == Medium::topk) entry.position = positions_of(version)[entry.position];
   entry.epsilon_ppm = block->epsilon_ppm;
   // A window has block 0 and those from its first one on.
   const std::uint32_t left_out = i == 0 || version.window_first_block == 0 ? 0 : version.window_first_block - 1;

@@ -29,7 +29,7 @@ bool Store::State::take_plane(BlockRecord& block, const Coding& coding,
   }
   record.offset = *offset;
   record.bytes = bytes;
-  if (plane == kVaryingPlane) block.varying = coding.medium;
+  if (plane == kVaryingPlane) block.varying = coding.rows();
   return true;
 }
 
@@ -53,7 +53,7 @@ bool Store::State::fit_varying(BlockRecord& block, const Coding& coding, bool us
   if (!has_plane(coding.planes(), kVaryingPlane) || !plane.taken()) return true;
   const Layout layout = block.shape.layout();
   const std::uint64_t bytes = plane_bytes(layout, coding, block.tokens, kVaryingPlane);
-  if (block.varying == coding.medium && plane.bytes == bytes) return true;
+  if (block.varying == coding.rows() && plane.bytes == bytes) return true;
   if (used) return false;
   drop_plane(block, kVaryingPlane);
   return true;
@@ -150,6 +150,11 @@ void Store::State::settle_planes(const StagingRecord& staging, BlockHandle handl
   slots.get(block.slot)->epsilon_ppm = staging.epsilon_ppm;
   digest_planes(block, kAllPlanes, block.shape.layers);
   block.came_coded = !block.planes[kVaryingPlane].taken();
+  if (is_sparse(staging.coding.medium)) {  // nobody will ask for them: such a version is never sent on
+    drop_planes(block);
+    block.plane_users = 0;
+    return;
+  }
   if (!block.came_coded) unuse_planes(handle);
 }
 
@@ -160,7 +165,7 @@ bool Store::attach_planes(BlockHandle handle, const Coding& coding) noexcept {
   KVRAIL_ASSERT_MSG(block != nullptr, "planes for a block that no version names");
   KVRAIL_ASSERT(coding.planes() != 0);
   if (!can_code(block->shape.layout(), coding) || coding.lowrank != state_->basis_for(coding.medium)) return false;
-  const bool lossy = coding.medium != Medium::lossless;
+  const bool lossy = coding.rows() != Medium::lossless;
   for (std::size_t plane = 0; lossy && block->came_coded && plane < kPlanes; ++plane) {
     if (has_plane(coding.planes(), plane) && !block->planes[plane].taken()) return false;
   }

@@ -157,6 +157,7 @@ struct VersionRecord {
   std::uint32_t window_first_block = 0;
   std::uint32_t epsilon_ppm = 0;
   std::uint64_t token_count = 0;
+  std::uint64_t kept_tokens = 0;  // topk: rows in its blocks, which are packed and have no hashes
   std::uint64_t summary_bytes = 0;
   std::uint32_t hash_count = 0;   // ceil(tokens / T)
   std::uint32_t block_count = 0;  // hash_count; token ids: leading blocks that were held, or 0
@@ -167,6 +168,8 @@ struct VersionRecord {
   float* importance = nullptr;                // token_count of them, table memory; null: none was given
   std::uint64_t manifest_offset = kNoOffset;  // in the tenant's receive arena
   std::uint64_t manifest_bytes = 0;
+  std::uint64_t positions_offset = kNoOffset;  // likewise, of a staged topk: as they travel
+  std::uint64_t positions_bytes = 0;
   std::uint32_t pins = 0;
   std::uint32_t dying_at = 0;  // destroyed: blocks below have been let go
   bool published = false;
@@ -225,6 +228,7 @@ struct StagingRecord {
   std::size_t first_plane = 0;  // planes before it are copied from what is held
   std::uint32_t tail_block = 0;
   std::uint32_t tail_from_row = 0;
+  bool outgoing = false;        // for a peer: it has no manifest
   // A tail that grows in its own slot: what the slot held before, should the staging be abandoned.
   SlotHandle grown;
   SlotRecord before;

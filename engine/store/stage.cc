@@ -25,14 +25,20 @@ Status judge(const Store::State& state, const StageRequest& request) noexcept {
     return refuse(StoreRule::version_number);
   }
   const Medium medium = request.coding.medium;
-  const bool known = is_coded(medium) ? can_code(request.layout, request.coding)
-                                      : is_kv(medium) || medium == Medium::tokens || medium == Medium::reference;
+  const Medium rows = request.coding.rows();
+  const bool plain = is_sparse(medium) ? rows == Medium::full : is_kv(medium);
+  const bool known = is_coded(rows) ? can_code(request.layout, request.coding)
+                                    : plain || medium == Medium::tokens || medium == Medium::reference;
   if (!known || request.coding.lowrank != state.basis_for(medium)) {
     return refuse(StoreRule::medium);
   }
   if (medium == Medium::window &&
       request.window_first_block > (request.tokens.size() - 1) / request.layout.block_tokens) {
     return refuse(StoreRule::window);
+  }
+  const bool some = request.kept_tokens > 0 && request.kept_tokens <= request.tokens.size();
+  if (medium == Medium::topk ? !some : request.kept_tokens != 0) {
+    return refuse(StoreRule::kept);
   }
   return {};
 }
@@ -50,12 +56,18 @@ class StageWork {
         version_.hashes[i] = codec::chain(parent_of(i), part(i));
         break;
       case StageStep::hold: hold(i); break;
-      case StageStep::take: return version_.missing[i] != 0 ? add_block(i) : Status{};
+      case StageStep::take:
+        if (packed()) {
+          return add_packed(i);
+        }
+        return version_.missing[i] != 0 ? add_block(i) : Status{};
       default: KVRAIL_UNREACHABLE();
     }
     return {};
   }
-  [[nodiscard]] bool through() const noexcept { return staging_.at >= version_.hash_count; }
+  [[nodiscard]] bool through() const noexcept {
+    return staging_.at >= (packed() ? version_.block_count : version_.hash_count);
+  }
   // What follows on the step that is through.
   [[nodiscard]] Status next_step() noexcept {
     staging_.at = 0;
@@ -68,13 +80,41 @@ class StageWork {
       return fits();
     }
     staging_.step = StageStep::ready;
+    if (packed() && !state_.take_positions_room(version_, staging_.tokens.size())) {
+      return state_.out_of_memory(version_.tenant);
+    }
+    if (staging_.outgoing) {
+      return {};
+    }
     if (!is_kv(version_.medium)) {
       version_.block_count = version_.kv_blocks;
     }
     return state_.take_manifest(version_) ? Status{} : state_.out_of_memory(version_.tenant);
   }
 
+  [[nodiscard]] Status fits() const noexcept {
+    const std::uint64_t total = state_.receive_of(version_.tenant)->arena->bytes();
+    if (staging_.missing <= total / version_.layout.block_bytes()) {
+      return {};
+    }
+    return {Code::too_large, Scope::transfer,
+            static_cast<std::int32_t>(std::min<std::uint64_t>(total, INT32_MAX))};
+  }
+
  private:
+  // topk: blocks have the rows that are kept, one behind the other, and neither hashes nor holds.
+  [[nodiscard]] bool packed() const noexcept { return version_.medium == Medium::topk; }
+
+  [[nodiscard]] Status add_packed(std::uint32_t i) noexcept {
+    const std::uint64_t left = version_.kept_tokens - std::uint64_t{i} * version_.layout.block_tokens;
+    const std::uint64_t rows = std::min<std::uint64_t>(left, version_.layout.block_tokens);
+    version_.missing[i] = 1;
+    Store::State::NewBlock request = Store::State::new_block(version_, i, Hash128{}, rows);
+    request.epsilon_ppm = staging_.epsilon_ppm;
+    request.coding = staging_.coding;
+    return add(i, request);
+  }
+
   [[nodiscard]] std::span<const TokenId> part(std::uint32_t i) const noexcept {
     return block_tokens_of(staging_.tokens, version_.layout.block_tokens, i);
   }
@@ -136,15 +176,6 @@ class StageWork {
     }
     state_.digest_planes(*state_.blocks.get(handle), static_cast<PlaneMask>((1U << staging_.first_plane) - 1),
                          version_.layout.layers);
-  }
-
-  [[nodiscard]] Status fits() const noexcept {
-    const std::uint64_t total = state_.receive_of(version_.tenant)->arena->bytes();
-    if (staging_.missing <= total / version_.layout.block_bytes()) {
-      return {};
-    }
-    return {Code::too_large, Scope::transfer,
-            static_cast<std::int32_t>(std::min<std::uint64_t>(total, INT32_MAX))};
   }
 
   [[nodiscard]] Status add_block(std::uint32_t i) noexcept {
@@ -237,8 +268,9 @@ Result<StagingHandle> Store::begin_stage(const StageRequest& request) noexcept {
   }
   const Medium medium = request.coding.medium;
   const bool kv = is_kv(medium);
+  const std::uint64_t tokens = request.outgoing ? request.kept_tokens : request.tokens.size();
   const auto made = state.make_version(request.tenant, request.owner, request.context, request.layout,
-                                       request.tokens.size(), kv || request.show_held, kv);
+                                       tokens, kv || request.show_held, kv);
   if (!made) {
     state.stagings.erase(handle);
     return made.status();
@@ -257,6 +289,19 @@ Result<StagingHandle> Store::begin_stage(const StageRequest& request) noexcept {
                             : 0;
   staging.epsilon_ppm = request.epsilon_ppm;
   staging.limit_ppm = std::max(request.epsilon_ppm, request.held_limit_ppm);
+  staging.outgoing = request.outgoing;
+  if (medium != Medium::topk) {
+    return handle;
+  }
+  version.kept_tokens = request.kept_tokens;
+  version.block_count = version.kv_blocks = staging.missing =
+      static_cast<std::uint32_t>((request.kept_tokens - 1) / request.layout.block_tokens + 1);
+  staging.step = StageStep::take;
+  const Status fits = StageWork(state, staging).fits();
+  if (!fits.ok()) {
+    abandon(handle);
+    return fits;
+  }
   return handle;
 }
 

@@ -3,7 +3,9 @@
 #include <cstring>
 
 #include "codec/hash.h"
+#include "codec/sparse.h"
 #include "engine/store/state.h"
+#include "kvrail/base/byte_order.h"
 #include "kvrail/base/no_alloc.h"
 
 namespace kvrail::engine {
@@ -45,7 +47,7 @@ void Store::State::settle_block(const StagingRecord& staging, VersionRecord& ver
   BlockHandle settled = own;
   if (version.missing != nullptr && version.missing[i] != 0) {
     settle_planes(staging, own);
-    settled = version.medium == Medium::window ? own : find_or_index(own);  // a window is terminal: never found
+    settled = is_sparse(version.medium) ? own : find_or_index(own);  // terminal: never found
   }
   version.blocks[i] = settled;
   version.epsilon_ppm = std::max(version.epsilon_ppm, blocks.get(settled)->epsilon_ppm);
@@ -87,7 +89,7 @@ VersionHandle Store::State::find_equal(const VersionRecord& version,
 bool Store::State::may_list(const VersionRecord& version) const noexcept {
   const ContextRecord* context =
       contexts.get(find_context(version.tenant, version.owner, version.name));
-  return version.medium != Medium::window && version.medium != Medium::summary &&
+  return !is_sparse(version.medium) && version.medium != Medium::summary &&
          (context == nullptr || !context->local_owner.valid());
 }
 
@@ -161,7 +163,31 @@ bool Store::view(StagingHandle handle, StagingView& out) const noexcept {
   out.first_plane = staging->first_plane;
   out.missing = {version.missing, version.block_count};
   out.blocks = {version.blocks, version.block_count};
+  out.positions = {};
+  if (version.positions_offset != kNoOffset) {
+    out.positions = {state_->receive_of(version.tenant)->arena->base() + version.positions_offset, version.positions_bytes};
+  }
   return true;
+}
+
+Status Store::take_positions(StagingHandle handle) noexcept {
+  StagingView staged;
+  if (!view(handle, staged)) {
+    return Status{Code::generation_mismatch};
+  }
+  const VersionRecord& version = *state_->versions.get(state_->stagings.get(handle)->version);
+  KVRAIL_ASSERT_MSG(version.medium == Medium::topk && !staged.positions.empty(), "positions of what has none");
+  const std::uint32_t length = load_le32(staged.positions.data());
+  if (length > staged.positions.size() - kRunHeadBytes) {
+    return Status{Code::protocol_error};
+  }
+  const auto total = static_cast<std::uint32_t>(version.token_count);
+  const auto read = codec::decode_positions(staged.positions.subspan(kRunHeadBytes, length), total,
+                                            state_->positions_of(version));
+  if (!read.ok()) {
+    return read.status();
+  }
+  return read->size() == version.kept_tokens ? Status{} : Status{Code::protocol_error};
 }
 
 std::optional<Result<VersionHandle>> Store::advance_publish(StagingHandle handle,
@@ -203,7 +229,8 @@ Result<VersionHandle> Store::end_publish(StagingHandle handle) noexcept {
   VersionRecord& version = *state.versions.get(staging.version);
   state.tenants.get(version.tenant)->staged_bytes -= staging.bytes;
   state.stagings.erase(handle);
-  if (version.medium != Medium::window) {
+  state.give_back_positions(version);
+  if (!is_sparse(version.medium)) {
     const bool ids = version.medium == Medium::tokens || version.medium == Medium::reference;
     const VersionHandle equal = state.find_equal(version, ids ? staging.limit_ppm : version.epsilon_ppm);
     const VersionRecord* other = state.versions.get(equal);

@@ -160,6 +160,9 @@ struct Store::State {
   void write_manifest_block(const VersionRecord& version, std::uint32_t block) noexcept;
   [[nodiscard]] std::byte* manifest_tail(const VersionRecord& version) const noexcept;
   [[nodiscard]] std::span<const TokenId> tokens_of(const VersionRecord& version) const noexcept;
+  [[nodiscard]] std::span<std::uint32_t> positions_of(const VersionRecord& version) const noexcept;  // topk
+  [[nodiscard]] bool take_positions_room(VersionRecord& version, std::uint64_t total) noexcept;
+  void give_back_positions(VersionRecord& version) noexcept;
   [[nodiscard]] ManifestRef manifest_ref(const VersionRecord& version) const noexcept;
 
   // --- staging.cc ---

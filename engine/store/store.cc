@@ -86,6 +86,8 @@ const char* text(StoreRule rule) noexcept {
       return "version numbers are 1 to 2^62";
     case StoreRule::import_only:
       return "the prepared memory is of another kind or layout";
+    case StoreRule::kept:
+      return "topk has rows of some of its tokens";
     case StoreRule::importance:
       return "importance is for tokens that the version has";
   }

@@ -77,6 +77,8 @@ struct VersionView {
   ManifestRef manifest;
   Medium medium = Medium::full;          // how it came here; full for a local commit
   std::uint32_t window_first_block = 0;  // window: blocks[i] is invalid for 0 < i < this
+  std::uint64_t kept_tokens = 0;         // topk: rows in the blocks, which have no hashes; at these positions:
+  std::span<const std::uint32_t> positions;
   std::uint8_t summary_kind = 0;         // medium summary: the bytes instead of tokens
   std::span<const std::byte> summary;
   std::span<const float> importance;     // of each token, NaN where the agent gave none; empty: nowhere
@@ -138,6 +140,8 @@ struct StageRequest {
   Coding coding;  // of the medium: one that is_kv(), or tokens or reference
   std::uint32_t epsilon_ppm = 0;
   std::uint32_t window_first_block = 0;  // window only: blocks before it (but block 0) are left out
+  std::uint64_t kept_tokens = 0;  // topk only: that rows come of, into blocks without hashes
+  bool outgoing = false;  // topk: rows that this node gathers to send; it is read while staged, never published
   // Held blocks up to this ε need not arrive again; epsilon_ppm is used if it is larger.
   std::uint32_t held_limit_ppm = 0;
   bool show_held = false;  // tokens and reference: for agents of the same Layout
@@ -170,6 +174,7 @@ enum class StoreRule : std::int32_t {
   version_number,
   import_only,  // prepared memory of another kind than the call needs
   importance,   // of no tokens, or of tokens that the version has not
+  kept,         // topk of no rows, or of more than there are tokens
 };
 [[nodiscard]] const char* text(StoreRule rule) noexcept;  // one sentence for logs and agents
 
@@ -341,8 +346,12 @@ class Store {
     std::size_t first_plane = 0;  // planes before it are there, in every missing block
     std::span<const std::uint8_t> missing;  // per block: 1 = must arrive
     std::span<const BlockHandle> blocks;    // held or new; invalid where a window has none
+    std::span<std::byte> positions;         // topk: room for them as they travel (positions_room)
   };
   [[nodiscard]] bool view(StagingHandle staging, StagingView& out) const noexcept;
+  // topk: what has come as positions, checked, becomes what agents read. Before the first advance_publish();
+  // protocol_error: they are not as many as rows, not ascending, or beyond the tokens.
+  [[nodiscard]] Status take_positions(StagingHandle staging) noexcept;
   // All bytes are in place and verified (coded media: decoded; planes_written() is called for blocks for
   // which the caller has not done so): the version becomes visible as a whole, with the last step.
   // Then the staging has ended.

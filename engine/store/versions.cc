@@ -208,6 +208,7 @@ void Store::State::destroy(VersionHandle handle) noexcept {
     version.manifest_offset = kNoOffset;
     version.manifest_bytes = 0;
   }
+  give_back_positions(version);
   std::uint64_t at_once = kBlocksAtOnce;
   TenantRecord& tenant = *tenants.get(version.tenant);
   if (version.block_count <= at_once) {
@@ -307,7 +308,9 @@ bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
   out.layout = version->layout;
   out.tokens = state_->tokens_of(*version);
   out.blocks = {version->blocks, version->has_kv() ? version->block_count : 0};
-  out.hashes = {version->hashes, version->hash_count};
+  out.hashes = {version->hashes, version->kept_tokens > 0 ? 0 : version->hash_count};
+  out.kept_tokens = version->kept_tokens;
+  out.positions = state_->positions_of(*version);
   out.epsilon_ppm = version->epsilon_ppm;
   out.manifest = state_->manifest_ref(*version);
   out.medium = version->medium;

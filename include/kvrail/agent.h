@@ -49,7 +49,7 @@ struct AttachOptions {
   ComputeProfile compute;
   std::uint64_t arena_bytes = 0;      // 0: the engine's default
   std::uint32_t scratch_bytes = 0;    // 0: 1 MiB; a commit needs 4 bytes for each of its tokens
-  bool accepts_mask = false;          // can use the per-head bitmaps of the medium topk
+  bool accepts_mask = false;          // can use the per-head bitmaps of the medium topk; no engine sends any yet
   std::uint64_t summary_bytes = 0;    // size of the summaries that on_summary() makes; 0: none
   Nanoseconds summary_time{0};        // what one takes
   Nanoseconds spin{0};                // how long a wait looks before it sleeps; calls that only the engine
@@ -245,6 +245,9 @@ class Delivery {
   // Blocks that have KV here. Tokens that no block covers must be recomputed.
   [[nodiscard]] const BlockList& blocks() const noexcept { return blocks_; }
   [[nodiscard]] std::uint32_t first_token() const noexcept { return first_token_; }  // window
+  // topk: of every row, block after block, ascending; what is not named was left out. K has the RoPE of these
+  // positions. Empty for all other media, where the rows of a block are neighbours.
+  [[nodiscard]] std::span<const std::uint32_t> positions() const noexcept { return positions_; }
   [[nodiscard]] std::span<const std::byte> summary() const noexcept { return summary_; }
   [[nodiscard]] std::uint8_t summary_kind() const noexcept { return summary_kind_; }
   [[nodiscard]] double epsilon() const noexcept { return epsilon_; }
@@ -273,6 +276,7 @@ class Delivery {
   std::span<const TokenId> tokens_;
   BlockList blocks_;
   std::span<const std::byte> summary_;
+  std::span<const std::uint32_t> positions_;
   Task task_;
   TransferId transfer_ = 0;
   std::uint64_t bytes_ = 0;

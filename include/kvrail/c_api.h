@@ -216,6 +216,8 @@ typedef struct kvrail_delivery_info {
   uint64_t missing_blocks;
   int64_t predicted_ns;
   int64_t observed_ns;
+  const uint32_t* positions; /* topk: of every row, block after block; else none */
+  size_t position_count;
 } kvrail_delivery_info;
 
 typedef struct kvrail_block {

@@ -129,9 +129,13 @@ using MediumMask = std::uint32_t;
   return medium == Medium::lossless || medium == Medium::int8 || medium == Medium::int4 ||
          medium == Medium::exact || medium == Medium::lowrank;
 }
+// KV of some tokens only; its delivery is terminal: it is never found by hash, nor a base for others.
+[[nodiscard]] constexpr bool is_sparse(Medium medium) noexcept {
+  return medium == Medium::topk || medium == Medium::window;
+}
 // What arrives in block slots, by way of a lease.
 [[nodiscard]] constexpr bool is_kv(Medium medium) noexcept {
-  return medium == Medium::full || medium == Medium::window || is_coded(medium);
+  return medium == Medium::full || is_sparse(medium) || is_coded(medium);
 }
 
 // A role is its weight in the scheduler: executor 1, verifier 2, coordinator 3, or any number.

@@ -49,13 +49,15 @@ class Pair {
   void start_b() { b_ = start("b", 2, false); }
   [[nodiscard]] Process& a() { return *a_; }
   [[nodiscard]] Process& b() { return *b_; }
-  [[nodiscard]] Agent attach(const std::string& node, const std::string& name) {
+  // `more`: media beside those that every agent takes.
+  [[nodiscard]] Agent attach(const std::string& node, const std::string& name, MediumMask more = 0) {
     AttachOptions options;
     options.socket_path = dir_.path(node + ".sock");
     options.name = name;
     options.tenant = "test";
     options.layout = layout();
     options.tokenizer = {1, 2};
+    options.accepted |= more;
     options.timeout = kSoon;
     auto agent = Agent::attach(options);
     if (!agent.ok()) {
@@ -69,6 +71,7 @@ class Pair {
   std::unique_ptr<Process> start(const std::string& node, int id, bool listens) {
     std::string text = "[node]\nid = " + std::to_string(id) + "\n[attach]\nsocket = \"" + dir_.path(node + ".sock") +
                        "\"\n[memory]\ntables = \"64 MiB\"\nreceive_arena = \"64 MiB\"\nagent_arena = \"16 MiB\"\n";
+    text += "[transfer]\nwindow_tokens = 160\nsparse_values = \"lossless\"\nsummary_tokens = 100\n";
     text += link_.extra + extra_;
     const std::string address = link_.shm ? dir_.path("lane") : "127.0.0.1:" + std::to_string(port_);
     const std::string table = link_.shm ? "[shm]\n" : std::string("[tcp]\n") + (link_.epoll ? "force_epoll = true\n" : "");
@@ -122,12 +125,15 @@ inline void fill(Blocks& blocks, std::uint64_t seed, std::uint32_t from, std::ui
 inline std::size_t differences(const Delivery& delivery, std::uint64_t seed) {
   const Layout l = layout();
   std::size_t wrong = 0;
+  std::size_t packed = 0;  // rows of topk so far
   for (const BlockView block : delivery.blocks()) {
     for (std::uint32_t token = 0; token < block.tokens; ++token) {
+      const std::uint32_t position =
+          delivery.positions().empty() ? block.position + token : delivery.positions()[packed++];
       for (std::uint32_t half = 0; half < l.layers * 2; ++half) {
         const std::byte* row = block.data.data() + l.row_offset(half / 2, half % 2, token);
         for (std::size_t i = 0; i < l.row_bytes() / 2; ++i) {
-          const std::uint16_t value = value_at(seed, block.position + token, half, i);
+          const std::uint16_t value = value_at(seed, position, half, i);
           wrong += std::memcmp(row + i * 2, &value, 2) != 0;
         }
       }

@@ -87,6 +87,53 @@ TEST_CASE("two nodes / every medium arrives right, growth moves only what is new
   }
 }
 
+// Rows go through a code on their way, a lossless one, so that every bit can be checked.
+TEST_CASE("two nodes / topk, window and an extract arrive right, over every link") {
+  for (const Link& link : kLinks) {
+    CAPTURE(std::string(link.name));
+    Pair pair(link);
+    Agent planner = pair.attach("a", "planner");
+    Agent coder = pair.attach("b", "coder", mask_of(Medium::topk) | mask_of(Medium::window) | mask_of(Medium::summary));
+    for (const std::uint32_t length : {40U, 1000U}) {
+      CAPTURE(length);
+      Growing doc(planner, 20 + length, length);
+      const Context context = doc.commit(length);
+      CHECK_FALSE(send(planner, context, "coder", Medium::topk).status.ok());  // nobody knows yet what matters
+      std::vector<float> importance(length);
+      for (std::uint32_t i = 0; i < length; ++i) importance[i] = static_cast<float>(i * 7 % length);
+      REQUIRE(planner.set_importance(context, 0, importance).ok());
+      for (const Medium medium : {Medium::topk, Medium::window, Medium::summary, Medium::topk}) {
+        CAPTURE(medium_name(medium));
+        const Outcome sent = send(planner, context, "coder", medium);
+        REQUIRE_MESSAGE(sent.status.ok(), name(sent.status.code));
+        auto got = coder.receive(kSoon);
+        REQUIRE_MESSAGE(got.ok(), (got.ok() ? "" : got.error().message));
+        CHECK(got->medium() == medium);
+        if (medium == Medium::summary) {
+          CHECK(got->summary_kind() == static_cast<std::uint8_t>(Summary::Kind::token_ids));
+          CHECK(got->summary().size() >= 40 * sizeof(TokenId));
+          CHECK(got->summary().size() <= 100 * sizeof(TokenId));
+          continue;
+        }
+        CHECK(std::vector<TokenId>(got->tokens().begin(), got->tokens().end()) == doc.all);
+        CHECK(differences(*got, doc.seed) == 0);
+        CHECK(got->epsilon() > 0.0);
+        std::size_t rows = 0;
+        for (const BlockView block : got->blocks()) rows += block.tokens;
+        if (medium == Medium::topk) {
+          CHECK(rows == length / 2);
+          REQUIRE(got->positions().size() == rows);
+          CHECK(got->positions().front() == 0);          // a sink
+          CHECK(got->positions().back() == length - 1);  // the newest
+        } else {
+          CHECK(got->positions().empty());
+          CHECK(rows == (length == 40 ? 40 : 16 + 8 * 16 + 8));  // block 0, and the last nine
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("two nodes / the receiver fetches, and several receivers of one node cost one copy") {
   Pair pair(kLinks[0]);
   Agent planner = pair.attach("a", "planner");

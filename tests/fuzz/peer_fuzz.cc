@@ -58,6 +58,8 @@ class Attack {
     bob_ = std::make_unique<TestAgent>(host_, "bob", info);
     KVRAIL_ASSERT(alice_->commit("doc", 1, 60, 100).ok());
     KVRAIL_ASSERT(bob_->commit("small", 2, 5).ok());
+    const std::vector<float> importance(60, 1.0F);  // topk is offered of it
+    KVRAIL_ASSERT(host_.node->set_importance(alice_->handle, name_of("doc"), 0, 0, importance).ok());
     pieces_[0] = {memory_.data(), memory_.size()};
     rise();
     announce();
@@ -209,6 +211,10 @@ class Attack {
       candidate.tail_bytes = bytes_.number(200) * 128;
       candidate.rate_bytes_per_s = 1'000'000'000;
       candidate.epsilon_ppm = static_cast<std::uint32_t>(bytes_.number(100));
+      if (!is_sparse(candidate.medium)) continue;
+      candidate.rows = static_cast<std::uint32_t>(1 + bytes_.number(60));
+      candidate.fixed_bytes = bytes_.number(200) * 128;
+      if (bytes_.one_in(3)) candidate.values = medium();
     }
     post(message);
   }
@@ -318,11 +324,12 @@ class Attack {
       case 0: {   // takes what was offered
         wire::Accept message;
         message.transfer = heard_transfer_;
-        message.medium = bytes_.one_in(2) ? Medium::tokens : Medium::full;
+        message.medium = std::array{Medium::tokens, Medium::full, Medium::topk}[bytes_.u8() % 3];
         message.lease = expose();
         message.lease_remaining_ns = 10 * kSecondNs;
-        message.range_count = message.medium == Medium::full ? 1 : 0;
-        message.missing[0] = {0, static_cast<std::uint32_t>(std::clamp<std::uint64_t>((heard_tokens_ + 15) / 16, 1, 100))};
+        message.range_count = message.medium == Medium::tokens ? 0 : 1;
+        const std::uint64_t rows = message.medium == Medium::topk ? heard_tokens_ / 2 : heard_tokens_;
+        message.missing[0] = {0, static_cast<std::uint32_t>(std::clamp<std::uint64_t>((rows + 15) / 16, 1, 100))};
         post(message);
         break;
       }

@@ -127,6 +127,7 @@ class Run {
     options.integrity = !config_.chance(0.1);
     options.eager_limit_bytes = config_.chance(0.5) ? 16 * 1024 : 0;
     options.window_tokens = config_.chance(0.3) ? 32 : 0;
+    options.sparse_values = config_.chance(0.3) ? Medium::int8 : Medium::full;
     options.work_bytes_per_cycle = config_.chance(0.3) ? 64 * 1024 : 512 * 1024;
     options.store.receive_arena_bytes = std::uint64_t{128 * 1024} << config_.uniform(4);
     options.limits.scratch_bytes = config_.chance(0.2) ? 32 * 1024 : 1 << 20;
@@ -233,6 +234,12 @@ class Run {
     const Status status = one.agent->commit(context, content_of(one.name, context), std::min<std::size_t>(longer, 300), 300);
     SIM_TRACE("%s commits %s %zu tokens: %s", one.name.c_str(), context.c_str(), longer, name(status.code));
     if (status.ok()) length = std::min<std::size_t>(longer, 300);
+    if (status.ok() && work_.chance(0.7)) {
+      std::vector<float> importance(length);
+      for (float& value : importance) value = static_cast<float>(work_.uniform(100));
+      const Status given = one.agent->host().node->set_importance(one.agent->handle, name_of(context), 0, 0, importance);
+      require(given.ok() || given.code == Code::out_of_memory, one.name + ": importance was not taken");
+    }
     if (length == 0) one.lengths.erase(context);
   }
   std::uint64_t life_of(const Person& one) { return births_[one.name]; }
@@ -241,7 +248,7 @@ class Run {
     SendOptions options;
     constexpr std::array kWishes{Medium::automatic, Medium::automatic, Medium::full, Medium::full,
                                  Medium::int8,      Medium::tokens,    Medium::window, Medium::reference,
-                                 Medium::lowrank};
+                                 Medium::lowrank,   Medium::topk};
     options.medium = kWishes[work_.uniform(kWishes.size())];
     options.critical = work_.chance(0.2);
     options.background = !options.critical && work_.chance(0.2);

@@ -40,7 +40,8 @@ inline Layout small_layout() {
 
 inline constexpr MediumMask kAllMedia = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
                                         mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
-                                        mask_of(Medium::lowrank) | mask_of(Medium::window) | mask_of(Medium::reference) |
+                                        mask_of(Medium::lowrank) | mask_of(Medium::topk) | mask_of(Medium::window) |
+                                        mask_of(Medium::reference) |
                                         mask_of(Medium::summary);
 
 // One node with its transport, and the completion rings of its agents (unbounded unless `ring` says).
@@ -291,6 +292,7 @@ struct Received {
   ManifestHeader header;
   std::vector<ManifestBlock> blocks;
   std::vector<TokenId> tokens;
+  std::vector<std::uint32_t> positions;  // topk
   std::string summary;
 };
 inline Received read_delivery(Host& host, const AgentEvent& event) {
@@ -308,6 +310,9 @@ inline Received read_delivery(Host& host, const AgentEvent& event) {
   at += got.blocks.size() * sizeof(ManifestBlock);
   got.tokens.resize(got.header.token_count);
   if (!got.tokens.empty()) std::memcpy(got.tokens.data(), at, got.tokens.size() * sizeof(TokenId));
+  at += got.tokens.size() * sizeof(TokenId);
+  got.positions.resize(got.header.position_count);
+  if (!got.positions.empty()) std::memcpy(got.positions.data(), at, got.positions.size() * sizeof(std::uint32_t));
   return got;
 }
 
@@ -323,15 +328,17 @@ inline float largest_error(Host& host, const Received& got, std::uint64_t seed) 
   const Layout& layout = got.header.layout;
   const std::uint64_t values = std::uint64_t{layout.kv_heads} * layout.head_dim;
   float worst = 0;
+  std::size_t packed = 0;  // rows of topk so far
   for (const ManifestBlock& block : got.blocks) {
     const std::byte* slot = host.node->store().arena(block.arena)->base() + block.offset;
     for (std::uint32_t row = 0; row < block.tokens; ++row) {
+      const std::uint64_t position = got.positions.empty() ? block.position + row : got.positions[packed++];
       for (std::uint32_t run = 0; run < 2 * layout.layers; ++run) {
         const std::byte* from = slot + layout.row_offset(run / 2, run % 2, row);
         for (std::uint64_t v = 0; v < values; ++v) {
           std::uint16_t value = 0;
           std::memcpy(&value, from + v * 2, 2);
-          const std::uint16_t source = TestAgent::value_at(seed, block.position + row, run * values + v);
+          const std::uint16_t source = TestAgent::value_at(seed, position, run * values + v);
           const float error = to_float(value) - to_float(source);
           worst = std::max(worst, error < 0 ? -error : error);
         }

@@ -62,7 +62,7 @@ KVRAIL_WIRE_MESSAGE(Eager)
 
 // Encoded bytes of an Offer, Tokens, Eager, Summary or Encodings beside its trailing span, at most:
 // what a sender leaves free when it cuts tokens or bytes to frames.
-inline constexpr std::size_t kMaxOfferOverhead = 960;
+inline constexpr std::size_t kMaxOfferOverhead = 1000;
 inline constexpr std::size_t kMaxTokensOverhead = 32;
 inline constexpr std::size_t kMaxEagerOverhead = 32;
 inline constexpr std::size_t kMaxSummaryOverhead = 32;

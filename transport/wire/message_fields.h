@@ -187,6 +187,8 @@ void candidate_fields(A& a, M& m) {
   a.up_to(kMaxRate, m.rate_bytes_per_s);
   a.up_to(kMaxCostNs, m.price_ns);
   a.u32(m.epsilon_ppm);
+  medium_field(a, m.values);
+  a.u32(m.rows);
 }
 
 template <class A, MessageOf<Keepalive> M>

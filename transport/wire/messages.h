@@ -85,6 +85,8 @@ struct Candidate {
   std::uint64_t rate_bytes_per_s = 0; // planning rate of the sender's lane
   std::uint64_t price_ns = 0;         // price of the sender's resources for the whole context
   std::uint32_t epsilon_ppm = 0;      // loss that this medium adds, in millionths
+  Medium values = Medium::full;       // topk, window: what their rows are coded as; blocks and tail are of these
+  std::uint32_t rows = 0;             // topk, window: of how many tokens
 };
 
 struct ByteRange {

@@ -140,7 +140,7 @@ TEST_CASE("candidates / a wish is taken or refused, never replaced") {
   CHECK(offer(facts)[0].fixed_bytes == 16 * 16);
   std::array<CandidateCost, kMaxCandidates> out;
   const char* why = nullptr;
-  for (const Medium medium : {Medium::lowrank, Medium::window, Medium::summary}) {
+  for (const Medium medium : {Medium::lowrank, Medium::topk, Medium::window, Medium::summary}) {
     facts.wish = medium;
     CHECK(candidates(facts, LossProfile::built_in(), out, &why) == 0);
     CHECK(std::string_view(why) != "");
@@ -149,14 +149,51 @@ TEST_CASE("candidates / a wish is taken or refused, never replaced") {
 
 TEST_CASE("candidates / all media that work are offered at once, but for those that only a wish selects") {
   SenderFacts facts = sender_facts();
-  facts.window_tokens = 128;
+  facts.window = {128, Medium::full, 1000, 100, 60, 0};
   facts.summary_bytes = 400;
   facts.coded.fill({100, 60, 7});
-  const auto all = offer(facts);
+  auto all = offer(facts);
   CHECK(all.size() == 8);
   CHECK(find(all, Medium::lowrank)->block_bytes == 100);
+  CHECK(find(all, Medium::window) != nullptr);
+  facts.topk = {500, Medium::int8, 2000, 100, 60, 9};
+  all = offer(facts);
+  CHECK(all.size() == 8);
+  CHECK(find(all, Medium::window) == nullptr);  // topk knows better what matters
+  CHECK(find(all, Medium::topk) != nullptr);
   CHECK(find(all, Medium::exact) == nullptr);
   CHECK(find(all, Medium::reference) == nullptr);
+}
+
+TEST_CASE("candidates / topk and window lose what is left out and what their values' code loses") {
+  SenderFacts facts = sender_facts();
+  const LossProfile loss = LossProfile::built_in();
+  const auto of = [&](Medium medium) { return loss.media[static_cast<std::size_t>(medium)]; };
+  facts.topk = {500, Medium::int4, 2000, 100, 60, 9};
+  facts.wish = Medium::topk;
+  const auto all = offer(facts);
+  REQUIRE(all.size() == 1);
+  CHECK(all[0].epsilon_ppm == of(Medium::topk).epsilon_ppm + of(Medium::int4).epsilon_ppm);
+  CHECK(all[0].fixed_bytes == 2000);
+  CHECK(all[0].rows == 500);
+  CHECK(all[0].values == Medium::int4);
+  ReceiverFacts at = receiver_facts();
+  at.decode_ns_per_block[static_cast<std::size_t>(Medium::int4)] = 11;
+  const CostLine line = cost_line(all[0], at, loss);
+  CHECK(line.blocks == (500 + facts.layout.block_tokens - 1) / facts.layout.block_tokens);
+  CHECK(line.bytes == 2000);
+  CHECK(line.encode_ns == static_cast<TimeNs>(9 * line.blocks));
+  CHECK(line.decode_ns == static_cast<TimeNs>(11 * line.blocks));
+  CHECK(line.loss_ns == static_cast<TimeNs>(of(Medium::topk).extra_tokens_milli + of(Medium::int4).extra_tokens_milli) *
+                            static_cast<TimeNs>(at.compute.decode_per_token_ns) / 1000);
+  at.lease_bytes_free = line.blocks * at.block_slot_bytes + 1999;  // the planes are beside the slots
+  CHECK_FALSE(cost_line(all[0], at, loss).allowed);
+  ++at.lease_bytes_free;
+  CHECK(cost_line(all[0], at, loss).allowed);
+  at.fidelity_floor_ppm = 900'000;
+  CHECK_FALSE(cost_line(all[0], at, loss).allowed);
+  facts.fidelity_floor_ppm = 900'000;
+  CHECK(offer(facts).empty());
 }
 
 TEST_CASE("cost / prefill and pipelining follow their formulas") {

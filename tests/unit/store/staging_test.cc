@@ -377,7 +377,7 @@ TEST_CASE("bad requests are refused with their rule") {
   request.tenant = TenantHandle{3, 9};
   CHECK(f.stage(request).status().code == Code::not_found);
   CHECK(rule_of(f.stage(f.request("far", "doc", {})).status()) == StoreRule::no_tokens);
-  CHECK(rule_of(f.stage(f.request("far", "doc", ids(5), 1, Medium::topk)).status()) ==
+  CHECK(rule_of(f.stage(f.request("far", "doc", ids(5), 1, Medium::split)).status()) ==
         StoreRule::medium);
   request = f.request("far", "doc", ids(5));
   request.layout.layers = 0;

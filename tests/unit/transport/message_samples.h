@@ -70,6 +70,8 @@ void for_each_sample(F&& f) {
   offer.candidates[1].block_bytes = 131'072;
   offer.candidates[1].tail_bytes = 8'192;
   offer.candidates[1].rate_bytes_per_s = 125'000'000;
+  offer.candidates[1].values = Medium::int8;
+  offer.candidates[1].rows = 700;
   offer.token_bytes = tokens;
   f("offer", offer);
   f("tokens", w::Tokens{7, 128, tokens});
