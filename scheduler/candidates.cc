@@ -25,9 +25,12 @@ const SparseFacts& sparse_of(const SenderFacts& facts, Medium medium) noexcept {
   return medium == Medium::topk ? facts.topk : facts.window;
 }
 
+// Loss beyond the source's. Within one encoding losses don't add: the source has that of its planes already.
 std::uint32_t epsilon_of(const SenderFacts& facts, const LossProfile& loss, Medium medium) noexcept {
-  return loss.media[static_cast<std::size_t>(medium)].epsilon_ppm +
-         values_loss(loss, medium, sparse_of(facts, medium).values).epsilon_ppm;
+  const std::uint32_t of = loss.media[static_cast<std::size_t>(medium)].epsilon_ppm;
+  if (is_coded(medium) && facts.coded[static_cast<std::size_t>(medium)].came_so)
+    return of - std::min(of, facts.source_epsilon_ppm);
+  return of + values_loss(loss, medium, sparse_of(facts, medium).values).epsilon_ppm;
 }
 
 // Why the sender cannot offer the medium; nullptr when it can.

@@ -60,6 +60,7 @@ struct CandidateCost {
 struct CodedFacts {
   std::uint64_t block_bytes = 0, tail_bytes = 0;
   std::uint64_t encode_ns_per_block = 0;  // 0 where the planes are there already
+  bool came_so = false;  // the source's rows were decoded from these planes, and perhaps finer ones
 };
 
 // topk or window as the sender would make it; 0 rows: it can't.

@@ -281,6 +281,7 @@ void Node::Core::fill_coded(const VersionView& view, const RemoteAgent& to, sche
     scheduler::CodedFacts& coded = facts.coded[static_cast<std::size_t>(medium)];
     coded.block_bytes = coded_bytes(layout, coding, layout.block_tokens);
     coded.tail_bytes = tail_rows == 0 ? 0 : coded_bytes(layout, coding, tail_rows);
+    coded.came_so = there && sample.came_coded;
     coded.encode_ns_per_block = there ? 0 : codecs_.encode_ns(medium, layout.block_bytes());
   }
 }

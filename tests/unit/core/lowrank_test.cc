@@ -202,7 +202,9 @@ TEST_CASE("core / lowrank / three hops leave the planes byte-identical, and nobo
     CHECK(event.bytes == bytes_of(*lowrank, 100));
     REQUIRE(agents.back()->take(AgentEventKind::delivery, event));
     CHECK(planes_of_delivery(next, event) == first);
-    check_rows(next, read_delivery(next, event), *lowrank, 7);
+    const Received got = read_delivery(next, event);
+    check_rows(next, got, *lowrank, 7);
+    CHECK(got.header.epsilon_ppm == 10'300);  // as after the first hop
     CHECK(from_host->node->counters().encoded_bytes == 0);
     // What was lost is not to be had here.
     const TicketId asked = from->send("doc", {name}, {.medium = Medium::int4});

@@ -196,6 +196,23 @@ TEST_CASE("candidates / topk and window lose what is left out and what their val
   CHECK(offer(facts).empty());
 }
 
+TEST_CASE("candidates / losses within one encoding don't add, those of independent ones do") {
+  SenderFacts facts = sender_facts();
+  facts.coded.fill({100, 60, 7});
+  facts.source_epsilon_ppm = 40;  // came as int8
+  CHECK(find(offer(facts), Medium::int4)->epsilon_ppm == 9'500);
+  CHECK(find(offer(facts), Medium::int8)->epsilon_ppm == 40);
+  for (CodedFacts& coded : facts.coded) coded.came_so = true;
+  CHECK(find(offer(facts), Medium::int4)->epsilon_ppm == 9'460);
+  CHECK(find(offer(facts), Medium::int8)->epsilon_ppm == 0);
+  facts.source_epsilon_ppm = 20'000;
+  CHECK(find(offer(facts), Medium::int4)->epsilon_ppm == 0);
+  facts.fidelity_floor_ppm = 980'000;  // exp(-0.02)
+  CHECK(find(offer(facts), Medium::int4) != nullptr);
+  facts.coded[static_cast<std::size_t>(Medium::int4)].came_so = false;
+  CHECK(find(offer(facts), Medium::int4) == nullptr);
+}
+
 TEST_CASE("cost / prefill and pipelining follow their formulas") {
   const ComputeProfile compute{1000, 10, std::uint64_t{1} << 20, 0};  // a = 1
   CHECK(prefill_ns(compute, 0, 50) == 0);
