@@ -31,6 +31,12 @@ std::uint64_t first_bits_per_1000(Medium medium, Dtype dtype) noexcept {
   return 8'000;
 }
 
+// How many times slower a medium is than those that its first guess is made for, in whole numbers: exact codes its
+// residual value by value, lowrank multiplies by a basis (docs/performance.md, docs/codecs.md).
+std::uint64_t slowness(Medium medium) noexcept {
+  return medium == Medium::exact || medium == Medium::lowrank ? 20 : 1;
+}
+
 // Exponential mean over about eight measurements; what the clock can't tell apart teaches nothing.
 void learn(std::uint64_t& ns_per_mib, TimeNs elapsed_ns, std::uint64_t bytes) noexcept {
   if (elapsed_ns <= 0 || bytes == 0) return;
@@ -59,6 +65,8 @@ std::size_t store_plane(PlaneMask mask, std::size_t nth) noexcept {
 CodecWork::CodecWork(const Speeds& first, const LowRankBasis* lowrank) noexcept : lowrank_(lowrank) {
   speeds_.fill(first);
   for (const Medium medium : kCodedMedia) {
+    Speeds& of = speeds_[index_of(medium)];
+    of = {first.encode_ns_per_mib * slowness(medium), first.decode_ns_per_mib * slowness(medium)};
     for (std::size_t d = 0; d < bits_per_1000_[0].size(); ++d) {
       bits_per_1000_[index_of(medium)][d] = first_bits_per_1000(medium, static_cast<Dtype>(d));
     }
