@@ -31,6 +31,15 @@ Error bad_name(const Error& error, std::string_view text, const char* what) {
   return Error{error.status, std::string(what) + " '" + std::string(text) + "': " + error.message};
 }
 
+Error importance_error(Error error) {
+  if (error.status.code == Code::invalid_argument) {
+    error.message += "; give at least one float, and none for a token that the version has not";
+  } else if (error.status.code == Code::not_found) {
+    error.message += "; only the agent that committed a version says what its tokens mean";
+  }
+  return error;
+}
+
 Error not_built_in(const char* what) {
   return Error{{Code::not_built_in}, std::string(what) + " need a build with GPU support"};
 }
@@ -251,7 +260,7 @@ Result<void> Agent::set_importance(const Context& context, std::uint32_t first_t
     record.count = static_cast<std::uint32_t>(piece.size());
     const Bytes payload = std::as_bytes(piece);
     auto reply = state_->call(record, {&payload, 1}, deadline, "cannot set importance");
-    if (!reply.ok()) return std::move(reply).error();
+    if (!reply.ok()) return importance_error(std::move(reply).error());
     if (piece.size() > std::numeric_limits<std::uint32_t>::max() - record.d) break;  // the engine refuses what follows
     record.d += record.count;
   } while (!importance.empty());

@@ -275,6 +275,9 @@ kvrail_code kvrail_set_importance(kvrail_agent* agent, const char* context, uint
   return guarded([&]() -> kvrail_code {
     const Result<Name> name = make_name(text_of(context));
     if (!name.ok()) return fail(name.error());
+    if (importance == nullptr || count == 0 || count > (std::size_t{1} << 24)) {
+      return fail(Code::invalid_argument, "importance: give 1 to 2^24 floats, one for each token");
+    }
     return done(agent->agent.set_importance(Context{*name, version}, first_token, {importance, count},
                                             Nanoseconds(timeout_ns)));
   });

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -310,7 +311,12 @@ Result<Config> load_config(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error{{Code::permission_denied, Scope::engine, errno}, path + ": " + std::strerror(errno)};
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  return parse_config(text, path);
+  auto config = parse_config(text, path);
+  // A relative path is meant from where the file lies, as a service has no folder of its own to count from.
+  if (config.ok() && !config->profile.empty()) {
+    config->profile = (std::filesystem::path(path).parent_path() / config->profile).string();
+  }
+  return config;
 }
 
 }  // namespace kvrail::engine

@@ -147,6 +147,11 @@ void read_profile(Reader& reader, const toml::table& table, codec::Profile& out,
       reader.hash(key, node, out.model_id);
     } else if (key.str() == "lowrank") {
       reader.table(key, node, [&](const toml::key& k, const toml::node& n) { return read_lowrank(reader, k, n, out); });
+      // Of a threshold that is not there none may be assumed: the figures are for the one that was calibrated.
+      const toml::table* const lowrank = node.as_table();
+      if (lowrank != nullptr && !(lowrank->contains("theta") && lowrank->contains("id") && !out.basis_file.empty())) {
+        reader.fail(key, "needs basis (a file), id and theta, as kvrail-calibrate writes them");
+      }
     } else if (key.str() == "protection") {
       reader.table(key, node,
                    [&](const toml::key& k, const toml::node& n) { return read_protection(reader, k, n, out.protection); });

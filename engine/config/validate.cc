@@ -169,6 +169,24 @@ Result<void> validate_peers(const Config& config) {
   return {};
 }
 
+// A medium that would never be offered, and what would have no effect.
+Result<void> validate_media(const Config& config) {
+  if (config.policy == Medium::window && config.window_tokens == 0) {
+    return refused(config, {"transfer.medium", "transfer.window_tokens"},
+                   "transfer.medium: window needs transfer.window_tokens above 0");
+  }
+  if (config.policy == Medium::topk && config.topk_percent == 0) {
+    return refused(config, {"transfer.medium", "transfer.topk_percent"},
+                   "transfer.medium: topk needs transfer.topk_percent above 0");
+  }
+  if (!config.summary_separators.empty() && config.summary_tokens == 0) {
+    return refused(config, {"transfer.summary_separators", "transfer.summary_tokens"},
+                   "transfer.summary_separators: without transfer.summary_tokens the engine makes no summary; "
+                   "set it, or leave them out");
+  }
+  return {};
+}
+
 }  // namespace
 
 Error setting_error(const Config& config, Status status,
@@ -195,7 +213,8 @@ Result<void> validate(const Config& config) {
                    "peer looks dead");
   }
   for (const auto step :
-       {validate_paths, validate_workers, validate_security, validate_tenants, validate_peers}) {
+       {validate_paths, validate_workers, validate_security, validate_tenants, validate_peers,
+        validate_media}) {
     if (auto good = step(config); !good.ok()) return good;
   }
   return {};

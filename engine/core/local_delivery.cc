@@ -1,6 +1,7 @@
 // Delivery between agents of one node: one descriptor and a reference count, no byte is read. Names are
 // looked up within a tenant, so another tenant's agent is simply not found.
 #include "engine/core/node_core.h"
+#include "scheduler/cost.h"
 
 namespace kvrail::engine {
 
@@ -11,7 +12,11 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
   const Medium wish = request.options.medium == Medium::automatic ? options_.policy : request.options.medium;
   const auto accepts = [&](Medium m) { return (to.accepted & mask_of(m)) != 0; };
   const bool as_tokens = accepts(Medium::tokens) && from.tokenizer == to.tokenizer && !view.tokens.empty();
-  const bool lossy_enough = request.options.fidelity_floor_ppm > 0 && view.epsilon_ppm > 0;
+  const scheduler::MediumLoss& loss = loss_.at(view.tokens.size()).media[static_cast<std::size_t>(view.medium)];
+  const bool under_floor = view.epsilon_ppm > 0 &&
+                           scheduler::fidelity_ppm(loss, view.epsilon_ppm) < request.options.fidelity_floor_ppm;
+  // What has all tokens stands for whatever of them was wished for; some of them stand for no other medium.
+  const bool whole = is_kv(wish) && !is_sparse(wish);
   if (wish == Medium::summary || view.medium == Medium::summary) {
     if (!accepts(Medium::summary)) return Status{Code::rejected};
     const bool ids = view.medium != Medium::summary && extract_tokens(request.from, view) > 0;
@@ -22,7 +27,7 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
   }
   const bool has_kv = !view.blocks.empty();
   const bool as_kv = has_kv && to.layout == view.layout && (accepts(view.medium) || (accepts(Medium::full) && !is_sparse(view.medium)));
-  if (as_kv && wish != Medium::tokens && !(lossy_enough && as_tokens)) {
+  if (as_kv && wish != Medium::tokens && !under_floor && !(whole && is_sparse(view.medium))) {
     medium = view.medium == Medium::tokens ? Medium::full : view.medium;
     version = request.version;
     return Status{};

@@ -305,10 +305,11 @@ BeliefKey Node::Core::belief_key(const Outgoing& out) noexcept {
   return {out.peer, codec::hash_of({text.data(), text.size()})};
 }
 
-// After an ok DONE the peer holds the token ids, and, but for some media, the KV.
+// After an ok DONE the peer holds the token ids, and, but for some media, the KV. What is terminal is found by
+// nobody, so it is no base.
 void Node::Core::note_belief(const Outgoing& out) noexcept {
   VersionView view;
-  if (out.medium == Medium::summary || !store_->view(out.version, view)) return;
+  if (out.medium == Medium::summary || is_sparse(out.medium) || !store_->view(out.version, view)) return;
   const std::uint64_t blocks = view.tokens.size() / view.layout.block_tokens;
   if (blocks == 0 || blocks > view.hashes.size()) return;
   if (beliefs_.full()) beliefs_.clear();  // only a hint: it is built up again

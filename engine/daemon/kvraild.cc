@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -55,9 +56,18 @@ int signal_descriptor() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);  // of a terminal that closes
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   return ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+// Each agent takes some descriptors, and the usual soft limit of 1,024 is for programs that use select().
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
 }
 
 // All that is wrong, a line each.
@@ -71,6 +81,7 @@ int check_config(const engine::Config& config, const std::string& name) {
 }
 
 int run(const engine::Config& config) {
+  raise_descriptor_limit();
   const int signals = signal_descriptor();
   SteadyClock clock;
   auto host = engine::Host::create(config, clock, [](LogLevel level, std::string_view line) {

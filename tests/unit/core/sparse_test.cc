@@ -158,6 +158,17 @@ TEST_CASE("core / medium topk / what arrived is terminal: no base, sent on as to
     }
   }
   CHECK(sent(pair.world, *pair.receiver, pair.receiver->send("doc", {"same"})).medium == Medium::topk);
+  // Some tokens stand for no whole medium, and not for what loses less.
+  info.accepted = mask_of(Medium::topk) | mask_of(Medium::full);
+  TestAgent rows(*pair.b, "rows", info);
+  CHECK(sent(pair.world, *pair.receiver, pair.receiver->send("doc", {"rows"})).medium == Medium::topk);
+  const SendOptions floor{.fidelity_floor_ppm = 999'999}, full{.medium = Medium::full};
+  for (const SendOptions& asked : {floor, full}) {
+    CHECK(sent(pair.world, *pair.receiver, pair.receiver->send("doc", {"rows"}, asked)).status.code == Code::rejected);
+  }
+  for (const SendOptions& asked : {floor, full}) {
+    CHECK(sent(pair.world, *pair.receiver, pair.receiver->send("doc", {"same"}, asked)).medium == Medium::tokens);
+  }
   CHECK(sent(pair.world, *pair.receiver, pair.receiver->send("doc", {"plain"})).medium == Medium::tokens);
   // A context that was computed on it can't share its blocks.
   const auto tokens = TestAgent::tokens_of(7, 200);

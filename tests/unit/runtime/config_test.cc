@@ -108,6 +108,9 @@ TEST_CASE("config / what contradicts another setting is named with the lines of 
   CHECK(says("[tcp]\ninsecure = true\npsk_file = \"/k\"\n", "k.toml:2: tcp.insecure: contradicts tcp.psk_file"));
   CHECK(says("[tcp]\ninsecure = true\npsk_file = \"/k\"\n", "(see line 3 too)"));
   CHECK(says("[tcp]\nlisten = \"0.0.0.0:1\"\n", "k.toml:2: tcp.listen: "));
+  CHECK(says("[transfer]\nmedium = \"window\"\n", "k.toml:2: transfer.medium: window needs transfer.window_tokens"));
+  CHECK(says("[transfer]\nmedium = \"topk\"\ntopk_percent = 0\n", "(see line 3 too)"));
+  CHECK(says("[transfer]\nsummary_separators = [1]\n", "k.toml:2: transfer.summary_separators: without"));
   CHECK(says("[[peer]]\naddress = \"a:1\"\n[[peer]]\naddress = \"b:1\"\n[[peer]]\n\naddress = \"a:1\"\n",
              "k.toml:7: peer.address: \"a:1\" stands twice (see line 2 too)"));
   CHECK(says("[[attach.tenant]]\nuid = 5\nname = \"a\"\n[[attach.tenant]]\nname = \"b\"\nuid = 5\n",

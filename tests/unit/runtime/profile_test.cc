@@ -98,6 +98,8 @@ TEST_CASE("profile / what is wrong is named with file, line and key") {
   refused(with("version = 1", ""), "version must be 1");
   refused(with("000102", "00010g"), ":2: model: must be a string of 32 hex digits");
   refused(with("theta = 1020", "theta = 5000"), "theta must be 0 to 2047");
+  refused(with("theta = 1020", ""), ":3: lowrank: needs basis");
+  refused(with("basis = \"model.basis\"", "basis = \"\""), "basis");
   refused(with("theta = 1020", "theta = -1"), ":6: theta: must be a whole number");
   refused(with("epsilon = 0.01", "epsilon = nan"), ":19: epsilon: must be a number");
   refused(with("epsilon = 0.01", "epsilon = 1.5"), "epsilon must be 0 to 1");
