@@ -175,15 +175,9 @@ void Node::Core::release_gather(Outgoing& out) noexcept {
   scratch_.give_back(out.gather);
 }
 
-// What was picked can't be made: offered anew without it, or, of a medium that only some rows have, with these
-// as they are.
+// What was picked can't be made: offered anew.
 void Node::Core::without_medium(std::uint32_t index) noexcept {
-  Outgoing& out = out_at(index);
-  if (is_sparse(out.medium) && out.coding.coded()) {
-    out.raw_values = true;
-  } else {
-    out.excluded |= mask_of(out.medium);
-  }
+  rule_out_medium(out_at(index));
   restart(index);
 }
 

@@ -193,8 +193,7 @@ bool Node::Core::prepare_planes(Outgoing& out, const VersionView& view, const Pa
     spend(budget_, bytes);
     if (encoded != CodecWork::Encoded::ok) {
       // What was too large is offered again with more room, unless that makes it useless.
-      if (encoded == CodecWork::Encoded::refused && !is_sparse(out.medium)) out.excluded |= mask_of(out.medium);
-      if (encoded == CodecWork::Encoded::refused && is_sparse(out.medium)) out.raw_values = true;
+      if (encoded == CodecWork::Encoded::refused) rule_out_medium(out);
       out.restart_wanted = true;
       drop_flow(out);
       return false;

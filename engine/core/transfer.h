@@ -191,6 +191,16 @@ struct Outgoing {
   bool leads = false;
 };
 
+// The medium that was picked can't be made of these rows: offered from now on without it, or, where only the code of
+// a sparse medium's rows can't be made, with the rows as they are.
+inline void rule_out_medium(Outgoing& out) noexcept {
+  if (is_sparse(out.medium) && out.coding.coded()) {
+    out.raw_values = true;
+  } else {
+    out.excluded |= mask_of(out.medium);
+  }
+}
+
 // ---- the receiver's side ---------------------------------------------------------------------------
 
 enum class InState : std::uint8_t {
