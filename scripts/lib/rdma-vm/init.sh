@@ -11,13 +11,13 @@ p=trans=virtio,version=9p2000.L,msize=512000
 $b mount -t 9p -o $p,ro,cache=loose host /lower || $b poweroff -f
 $b mount -t tmpfs -o size=75% tmpfs /upper
 $b mkdir -p /upper/files /upper/work
-$b mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work,xino=off,index=off overlay /root ||
+$b mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work,xino=off,index=off overlay /new ||
   $b poweroff -f
-for d in proc sys dev; do $b mount --move /$d /root/$d; done
-$b mkdir -p /root/dev/shm /root/dev/pts
-$b mount -t tmpfs tmpfs /root/dev/shm
-$b mount -t devpts devpts /root/dev/pts
-$b mount -t tmpfs tmpfs /root/run
-$b mkdir -p /root/run/kvrail-vm
-$b mount -t 9p -o $p,cache=none run /root/run/kvrail-vm || $b poweroff -f
-exec $b chroot /root /bin/bash /run/kvrail-vm/guest.sh
+for d in proc sys dev; do $b mount --move /$d /new/$d; done
+$b mkdir -p /new/dev/shm /new/dev/pts
+$b mount -t tmpfs tmpfs /new/dev/shm
+$b mount -t devpts devpts /new/dev/pts
+$b mount -t tmpfs tmpfs /new/run
+$b mkdir -p /new/run/kvrail-vm
+$b mount -t 9p -o $p,cache=none run /new/run/kvrail-vm || $b poweroff -f
+exec $b chroot /new /bin/bash /run/kvrail-vm/guest.sh

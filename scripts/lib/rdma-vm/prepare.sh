@@ -56,7 +56,7 @@ PYTHON
 pack_initial() {
   local cache=$1 root=$1/initial module file
   rm -rf "$root"
-  mkdir -p "$root"/{bin,modules,proc,sys,dev,lower,upper,root}
+  mkdir -p "$root"/{bin,modules,proc,sys,dev,lower,upper,new}
   cp "$(command -v busybox)" "$root/bin/busybox"
   for module in $first_modules; do
     /sbin/modprobe -S "$version" -d "$cache/kernel" --show-depends "$module" | awk '$1 == "insmod" {print $2}'
