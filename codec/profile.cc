@@ -1,5 +1,7 @@
 #include "codec/profile.h"
 
+#include <algorithm>
+
 #include "codec/lowrank.h"
 
 namespace kvrail::codec {
@@ -47,6 +49,8 @@ Result<void> validate(const Profile& profile) {
     if (auto valid = validate(depth); !valid.ok()) return valid;
   }
   if (profile.theta > kMaxTheta) return refused("theta must be 0 to 2047");
+  if (std::max(profile.protection.first_blocks, profile.protection.last_blocks) > kMaxProtectedBlocks)
+    return refused("protection.first_blocks and last_blocks must be 0 to 64");
   return {};
 }
 

@@ -30,7 +30,8 @@ struct ProfileDepth {
 };
 
 /// (layer, block)s that get more planes than the medium alone would give them: a layer or a block
-/// at one of the ends. Zeros: nothing is protected.
+/// at one of the ends. Zeros: nothing is protected. An engine protects whole blocks: it looks at these only.
+inline constexpr std::uint32_t kMaxProtectedBlocks = 64;  // at either end
 struct Protection {
   std::uint32_t first_layers = 0, last_layers = 0;
   std::uint32_t first_blocks = 0, last_blocks = 0;

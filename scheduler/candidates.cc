@@ -77,6 +77,9 @@ void fill_sizes(const SenderFacts& facts, CandidateCost& out) noexcept {
       out.block_bytes = coded.block_bytes;
       out.tail_bytes = coded.tail_bytes;
       out.encode_ns_per_block = coded.encode_ns_per_block;
+      out.fixed_bytes = coded.fixed_bytes;
+      out.first_blocks = coded.first_blocks;
+      out.last_blocks = coded.last_blocks;
       break;
     }
     case Medium::topk:
@@ -104,6 +107,7 @@ void fill_sizes(const SenderFacts& facts, CandidateCost& out) noexcept {
 std::uint64_t expected_bytes(const SenderFacts& facts, const CandidateCost& it) noexcept {
   if (!is_delta(it.medium)) return it.fixed_bytes;
   const std::uint64_t missing = std::min(facts.believed_missing_tokens, facts.total_tokens);
+  if (missing == 0 && is_coded(it.medium)) return 0;
   return it.fixed_bytes + it.block_bytes / facts.layout.block_tokens * missing;
 }
 

@@ -43,10 +43,10 @@ Missing missing_for(const CandidateCost& it, const ReceiverFacts& facts) noexcep
 std::uint64_t moved_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
   // Same node: a descriptor and a reference count.
   if (it.medium == Medium::full && facts.same_node) return 0;
-  std::uint64_t bytes = it.fixed_bytes;
-  if (!is_delta(it.medium)) return bytes;
+  if (!is_delta(it.medium)) return it.fixed_bytes;
   const Missing missing = missing_for(it, facts);
-  bytes += mul_div(it.block_bytes, missing.full_blocks, 1);
+  if (missing.blocks() == 0 && is_coded(it.medium)) return 0;
+  std::uint64_t bytes = it.fixed_bytes + mul_div(it.block_bytes, missing.full_blocks, 1);
   if (missing.tail)
     bytes += it.medium == Medium::full ? facts.missing_tail_bytes : it.tail_bytes;
   return bytes;
@@ -61,7 +61,7 @@ std::uint64_t lease_bytes(const CandidateCost& it, const ReceiverFacts& facts) n
   if (!is_delta(it.medium)) return it.fixed_bytes;
   // Coded rows are decoded into slots, beside the planes that they come in.
   const std::uint64_t planes = is_coded(it.medium) ? it.block_bytes : 0;
-  return mul_div(facts.block_slot_bytes + planes, missing_for(it, facts).blocks(), 1);
+  return it.fixed_bytes + mul_div(facts.block_slot_bytes + planes, missing_for(it, facts).blocks(), 1);
 }
 
 // ε of the context after delivery. Independent losses add; what is held already counts by the

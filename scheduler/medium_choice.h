@@ -54,6 +54,9 @@ struct CandidateCost {
   std::uint32_t epsilon_ppm = 0;
   Medium values = Medium::full;  // topk, window: what their rows are coded as; block and tail are of these
   std::uint32_t rows = 0;        // topk, window: of how many tokens
+  // int4: so many blocks at the ends of the context come as int8. What they take more is in fixed_bytes, which moves
+  // where any block does.
+  std::uint16_t first_blocks = 0, last_blocks = 0;
 };
 
 // A coded medium as the codec library makes it of the Layout at hand; 0 bytes: it can't be made.
@@ -61,6 +64,8 @@ struct CodedFacts {
   std::uint64_t block_bytes = 0, tail_bytes = 0;
   std::uint64_t encode_ns_per_block = 0;  // 0 where the planes are there already
   bool came_so = false;  // the source's rows were decoded from these planes, and perhaps finer ones
+  std::uint64_t fixed_bytes = 0;                    // what protected blocks take more
+  std::uint16_t first_blocks = 0, last_blocks = 0;  // which these are
 };
 
 // topk or window as the sender would make it; 0 rows: it can't.

@@ -62,7 +62,8 @@ std::size_t store_plane(PlaneMask mask, std::size_t nth) noexcept {
 
 }  // namespace
 
-CodecWork::CodecWork(const Speeds& first, const LowRankBasis* lowrank) noexcept : lowrank_(lowrank) {
+CodecWork::CodecWork(const Speeds& first, const LowRankBasis* lowrank, std::uint32_t lowrank_limit_ppm) noexcept
+    : lowrank_(lowrank), lowrank_limit_ppm_(lowrank_limit_ppm) {
   speeds_.fill(first);
   for (const Medium medium : kCodedMedia) {
     Speeds& of = speeds_[index_of(medium)];
@@ -168,6 +169,7 @@ CodecWork::Encoded CodecWork::encode_with(const codec::Codec& codec, const Layou
   codec::Meta meta;
   const codec::Report report = codec.encode(shape, in, out, {scratch_.get(), scratch_bytes_}, meta);
   if (!report.status.ok()) return Encoded::refused;
+  if (coding.medium == Medium::lowrank && report.epsilon_ppm > lowrank_limit_ppm_) return Encoded::refused;
   if (!has_plane(mask, kVaryingPlane)) return Encoded::ok;
   const std::uint64_t used = meta.bytes[codec.planes() - 1];
   const std::span<std::byte> run = block.planes[kVaryingPlane].run(layer);

@@ -22,8 +22,9 @@ class CodecWork {
   struct Speeds {
     std::uint64_t encode_ns_per_mib = 0, decode_ns_per_mib = 0;  // until measured
   };
-  // `lowrank`: what that medium is coded in, null where it is not to be had. It outlives this.
-  CodecWork(const Speeds& first, const LowRankBasis* lowrank) noexcept;
+  // `lowrank`: what that medium is coded in, null where it is not to be had. It outlives this. A run that loses more
+  // in it than `lowrank_limit_ppm` is none that the basis was calibrated for, and is refused.
+  CodecWork(const Speeds& first, const LowRankBasis* lowrank, std::uint32_t lowrank_limit_ppm) noexcept;
 
   // Allocates: working memory for all coded media of the Layout.
   void make_room(const Layout& layout);
@@ -68,6 +69,7 @@ class CodecWork {
   [[nodiscard]] std::uint64_t room_for(const Layout& layout, Medium medium, std::uint32_t rows) const noexcept;
 
   const LowRankBasis* lowrank_;
+  std::uint32_t lowrank_limit_ppm_;
   std::array<Speeds, kMediumCount> speeds_{};
   // Bits of plane 2 for 1,000 values, by medium and dtype. Grows as runs turn out larger.
   std::array<std::array<std::uint64_t, 6>, kMediumCount> bits_per_1000_{};

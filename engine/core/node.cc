@@ -35,10 +35,25 @@ Result<void> validate(const NodeOptions& options) {
   if (options.keepalive_period_ns <= 0 || options.dead_after_ns < 2 * options.keepalive_period_ns) {
     return refused("dead_after must be at least twice the keepalive period");
   }
+  if (std::max(options.protection.first_blocks, options.protection.last_blocks) > codec::kMaxProtectedBlocks) {
+    return refused("protection must be of at most 64 blocks at either end");
+  }
   if (!options.status_page.empty() && options.status_page.size() < sizeof(StatusPage)) {
     return refused("the memory for the status page is too small");
   }
   return {};
+}
+
+// Rows of another model than the basis was calibrated on lose most of what they are: docs/codecs.md. What the profile
+// promises is a mean over layers and contexts, which single runs may well exceed.
+std::uint32_t lowrank_limit_ppm(const scheduler::DepthLoss& loss) noexcept {
+  constexpr std::uint32_t kLeastPpm = 250'000;
+  constexpr std::uint32_t kTimesMean = 4;
+  std::uint32_t promised = 0;
+  for (const scheduler::LossProfile& depth : loss.depths) {
+    promised = std::max(promised, std::min(depth.media[static_cast<std::size_t>(Medium::lowrank)].epsilon_ppm, 1'000'000U));
+  }
+  return std::max(kLeastPpm, kTimesMean * promised);
 }
 
 }  // namespace
@@ -54,7 +69,8 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       scratch_(options.limits.scratch_bytes),
       prng_(mix_bits(options.node_id) ^ options.incarnation),
       now_(clock.now_ns()),
-      codecs_({options.first_encode_ns_per_mib, options.first_decode_ns_per_mib}, options.store.lowrank.get()),
+      codecs_({options.first_encode_ns_per_mib, options.first_decode_ns_per_mib}, options.store.lowrank.get(),
+              lowrank_limit_ppm(options.loss)),
       frame_(wire::kMaxMessageBytes),
       eager_(wire::kMaxEagerBytes),
       events_(kEventsPerPoll),

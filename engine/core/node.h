@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codec/profile.h"
 #include "engine/core/agent_port.h"
 #include "engine/core/status_page.h"
 #include "engine/store/store.h"
@@ -47,6 +48,7 @@ struct NodeOptions {
   StoreOptions store;
   scheduler::SchedulerOptions scheduler;     // its slice is the node's slice
   scheduler::DepthLoss loss;                 // what media lose: built in, or of a calibration
+  codec::Protection protection;              // blocks that int4 sends as int8; layers are not looked at
   bool integrity = true;                     // digests of every 64 KiB, verified by the receiver
   Medium policy = Medium::automatic;         // automatic: adaptive; else forced on every send
   std::uint32_t eager_limit_bytes = 16 * 1024;  // 0: never

@@ -254,6 +254,9 @@ class Node::Core {
   [[nodiscard]] bool await_cut(std::uint32_t index) noexcept;
   [[nodiscard]] bool take_coding(Incoming& in) noexcept;
   void fill_coded(const VersionView& view, const RemoteAgent& to, scheduler::SenderFacts& facts) const noexcept;
+  [[nodiscard]] ProtectedEnds protected_of(const VersionView& view) const noexcept;
+  // Of an offered medium, of a context of so many tokens; sizes of plane 2 and the basis are still to be filled in.
+  [[nodiscard]] static Coding coding_of(const scheduler::CandidateCost& offered, const Layout& layout, std::uint64_t tokens) noexcept;
   void fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts) noexcept;
   void filter_candidates(Incoming& in) noexcept;
   [[nodiscard]] scheduler::ReceiverFacts facts_of(const Incoming& in, std::uint64_t memory_bytes) noexcept;

@@ -1,5 +1,7 @@
 #include "engine/core/payload_plan.h"
 
+#include <algorithm>
+
 #include "kvrail/base/assert.h"
 
 namespace kvrail::engine {
@@ -39,16 +41,16 @@ struct Totals {
   std::uint64_t units = 0;
 };
 
-// Of all layers of a block, in the planes that travel. Only lowrank's runs differ by layer.
-std::uint64_t coded_units(const PayloadShape& shape, std::uint32_t rows) noexcept {
+// Of all layers of a block, in the planes of `coding` that travel. Only lowrank's runs differ by layer.
+std::uint64_t coded_units(const PayloadShape& shape, const Coding& coding, std::uint32_t rows) noexcept {
   const Layout& layout = shape.layout;
   std::uint64_t units = 0;
   for (std::size_t plane = 0; plane < kPlanes; ++plane) {
-    if (!has_plane(shape.planes(), plane)) continue;
+    if (!has_plane(static_cast<PlaneMask>(coding.planes() & shape.planes()), plane)) continue;
     const std::uint32_t different = plane == kLowRankPlane ? layout.layers : 1;
     std::uint64_t of_plane = 0;
     for (std::uint32_t layer = 0; layer < different; ++layer) {
-      of_plane += transport::units_in(run_bytes(layout, shape.coding, rows, plane, layer));
+      of_plane += transport::units_in(run_bytes(layout, coding, rows, plane, layer));
     }
     units += of_plane * (layout.layers / different);
   }
@@ -56,10 +58,27 @@ std::uint64_t coded_units(const PayloadShape& shape, std::uint32_t rows) noexcep
 }
 
 Totals coded_totals(const PayloadShape& shape, std::uint64_t whole, std::span<const std::uint32_t> partial) noexcept {
-  const Layout& layout = shape.layout;
-  Totals all{shape.plane_count() * shape.runs(), whole * coded_units(shape, layout.block_tokens)};
-  for (const std::uint32_t block : partial) all.units += coded_units(shape, shape.rows_of(block));
-  return all;
+  const std::uint32_t full_rows = shape.layout.block_tokens;
+  std::uint64_t finer = shape.finer_blocks();
+  std::uint64_t units = 0;
+  for (const std::uint32_t block : partial) {
+    units += coded_units(shape, shape.coding.of_block(block), shape.rows_of(block));
+    finer -= shape.coding.ends.cover(block) ? 1 : 0;
+  }
+  units += finer * coded_units(shape, shape.coding.finer(), full_rows);
+  units += (whole - finer) * coded_units(shape, shape.coding, full_rows);
+  return {shape.first_piece(shape.plane_count()), units};
+}
+
+// Of the context's blocks [from, to) those that are missing.
+std::uint64_t missing_in(const PayloadShape& shape, std::uint64_t from, std::uint64_t to) noexcept {
+  std::uint64_t sum = 0;
+  for (const wire::BlockRange& range : shape.ranges) {
+    const std::uint64_t begin = std::max<std::uint64_t>(range.first, from);
+    const std::uint64_t end = std::min<std::uint64_t>(std::uint64_t{range.first} + range.count, to);
+    sum += begin < end ? end - begin : 0;
+  }
+  return sum;
 }
 
 Totals raw_totals(const PayloadShape& shape, std::uint64_t whole, std::span<const std::uint32_t> partial) noexcept {
@@ -109,6 +128,26 @@ std::uint32_t PayloadShape::nth(std::uint64_t n) const noexcept {
   KVRAIL_UNREACHABLE();
 }
 
+std::uint64_t PayloadShape::finer_before(std::uint32_t block) const noexcept {
+  const ProtectedEnds& ends = coding.ends;
+  const std::uint32_t last_from = std::max(ends.first, ends.blocks - std::min(ends.last, ends.blocks));
+  return missing_in(*this, 0, std::min(ends.first, block)) + missing_in(*this, last_from, block);
+}
+
+std::uint64_t PayloadShape::first_piece(std::uint64_t n) const noexcept {
+  std::uint64_t pieces = 0;
+  for (std::uint64_t before = 0; before < n; ++before) {
+    pieces += only_finer(before) ? finer_blocks() * layout.layers : runs();
+  }
+  return pieces;
+}
+
+std::uint64_t PayloadShape::piece_of(std::uint64_t n, std::uint64_t run) const noexcept {
+  if (!only_finer(n)) return first_piece(n) + run;
+  const std::uint64_t missing = missing_blocks();
+  return first_piece(n) + run / missing * finer_blocks() + finer_before(nth(run % missing));
+}
+
 bool begin_payload(const PayloadShape& shape, bool with_digests, Scratch& scratch, PayloadArrays& out) noexcept {
   KVRAIL_ASSERT(shape.valid() && out.pieces.empty());
   const Totals totals = totals_of(shape);
@@ -130,6 +169,7 @@ bool build_payload(const PayloadShape& shape, const Store& store, std::span<cons
   for (; out.built_runs < end; ++out.built_runs, --budget) {
     if (budget == 0) return false;
     const std::uint64_t run = out.built_runs % runs;
+    const std::uint64_t plane = out.built_runs / runs;
     const auto layer = static_cast<std::uint32_t>(run / missing);
     const std::uint32_t block = shape.nth(run % missing);
     const BlockView view = store.block(blocks[block]);
@@ -137,7 +177,8 @@ bool build_payload(const PayloadShape& shape, const Store& store, std::span<cons
       add_rows(shape, block, layer, view.raw, out);
       continue;
     }
-    const std::span<std::byte> bytes = view.planes[shape.plane_at(out.built_runs / runs)].run(layer);
+    if (!shape.in_plane(plane, block)) continue;
+    const std::span<std::byte> bytes = view.planes[shape.plane_at(plane)].run(layer);
     add(out, bytes.data(), bytes.size());
   }
   if (!shape.positions.empty()) add(out, shape.positions.data(), shape.positions.size());

@@ -7,7 +7,9 @@
 //   topk          as full, of the rows that are kept as if they were the whole context; then their positions,
 //                 one piece
 //   coded media   the same with the first plane of every block, a piece for each (layer, block), then
-//                 with the next plane; rows of topk and window may be coded so too: cut short, the stream is usable as far as whole planes came
+//                 with the next plane; rows of topk and window may be coded so too: cut short, the stream is
+//                 usable as far as whole planes came. Behind the plane of int4 comes that of int8 of the missing
+//                 blocks which are protected
 // Pieces never join neighbouring blocks: whether slots are neighbours is a matter of one side only.
 #pragma once
 
@@ -44,14 +46,15 @@ struct PayloadShape {
   [[nodiscard]] bool whole(std::uint32_t block) const noexcept {
     return first_row_of(block) == 0 && rows_of(block) == layout.block_tokens;
   }
-  // In each layer, and plane of a coded medium.
+  // In each layer, and plane of a coded medium that the block has.
   [[nodiscard]] std::uint32_t pieces_of(std::uint32_t block) const noexcept {
     return coded() || whole(block) ? 1 : 2;
   }
   [[nodiscard]] bool coded() const noexcept { return coding.coded(); }
   // That travel.
   [[nodiscard]] PlaneMask planes() const noexcept {
-    return static_cast<PlaneMask>(coding.planes() >> first_plane << first_plane);
+    const unsigned finer = finer_blocks() > 0 ? coding.finer().planes() : 0;
+    return static_cast<PlaneMask>((coding.planes() | finer) >> first_plane << first_plane);
   }
   [[nodiscard]] std::uint32_t plane_count() const noexcept {
     return static_cast<std::uint32_t>(std::popcount(planes()));
@@ -68,9 +71,21 @@ struct PayloadShape {
     for (const wire::BlockRange& range : ranges) sum += range.count;
     return sum;
   }
-  // (layer, block) pairs of one plane, numbered in stream order: the n-th is of layer n /
+  // (layer, block) pairs of the first plane, numbered in stream order: the n-th is of layer n /
   // missing_blocks() and block nth(n % missing_blocks()).
   [[nodiscard]] std::uint64_t runs() const noexcept { return missing_blocks() * layout.layers; }
+  // Missing blocks that are protected: all of them, and those before `block`.
+  [[nodiscard]] std::uint64_t finer_blocks() const noexcept { return coding.ends.any() ? finer_before(block_count()) : 0; }
+  [[nodiscard]] std::uint64_t finer_before(std::uint32_t block) const noexcept;
+  // Of the n-th plane of the stream: whether only protected blocks have it; its blocks; its first piece (of one
+  // behind the last: all pieces).
+  [[nodiscard]] bool only_finer(std::uint64_t n) const noexcept { return !has_plane(coding.planes(), plane_at(n)); }
+  [[nodiscard]] bool in_plane(std::uint64_t n, std::uint32_t block) const noexcept {
+    return !only_finer(n) || coding.ends.cover(block);
+  }
+  [[nodiscard]] std::uint64_t first_piece(std::uint64_t n) const noexcept;
+  // The piece in it of a run of the first plane, whose block has that plane.
+  [[nodiscard]] std::uint64_t piece_of(std::uint64_t n, std::uint64_t run) const noexcept;
   // Ranges ascend inside the context, the tail's rows exist: what a peer said may be relied on.
   [[nodiscard]] bool valid() const noexcept;
   // The n-th missing block.

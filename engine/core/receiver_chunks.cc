@@ -113,13 +113,14 @@ bool Node::Core::cut_in(std::uint32_t index) noexcept {
   const PayloadShape shape = shape_of(in);
   const transport::Payload& payload = in.arrays.payload;
   std::uint32_t whole = 0;  // planes; the last one is not, or the transfer would be complete
-  while (whole + 1 < shape.plane_count() && in.received.covers(0, payload.starts[(whole + 1) * shape.runs()])) ++whole;
+  while (whole + 1 < shape.plane_count() && in.received.covers(0, payload.starts[shape.first_piece(whole + 1)])) ++whole;
   if (whole == 0) return false;
   const Medium reached = shape.first_plane + whole == 1 ? Medium::int4 : Medium::int8;
   const scheduler::MediumLoss& loss = loss_.at(in.tokens.size()).media[static_cast<std::size_t>(reached)];
   const std::uint64_t epsilon = std::uint64_t{in.source_epsilon_ppm} + loss.epsilon_ppm;
   if (scheduler::fidelity_ppm(loss, epsilon) < in.fidelity_floor_ppm) return false;
   in.medium = in.coding.medium = reached;
+  in.coding.ends = {};
   in.epsilon_ppm = static_cast<std::uint32_t>(std::min<std::uint64_t>(epsilon, UINT32_MAX));
   in.cut_at_bytes = in.received.bytes();
   in.deadline_ns = 0;
@@ -179,20 +180,21 @@ bool Node::Core::decode_step(Incoming& in) noexcept {
   const auto here = [&](std::uint64_t piece) {
     return in.received.covers(payload.starts[piece], payload.starts[piece] + payload.pieces[piece].bytes);
   };
+  const std::uint32_t number = shape.nth(in.decode_at % in.missing_blocks);
   for (std::uint32_t n = 0; n < shape.plane_count(); ++n) {
-    if (!here(n * shape.runs() + in.decode_at)) return false;
+    if (shape.in_plane(n, number) && !here(shape.piece_of(n, in.decode_at))) return false;
   }
   Store::StagingView view;
   KVRAIL_ASSERT(store_->view(in.staging, view));
-  const std::uint32_t number = shape.nth(in.decode_at % in.missing_blocks);
+  const Coding coding = in.coding.of_block(number);
   const BlockHandle handle = view.blocks[number];
   const auto layer = static_cast<std::uint32_t>(in.decode_at / in.missing_blocks);
   const BlockView block = store_->block(handle);
   const std::uint64_t bytes = 2 * std::uint64_t{in.layout.block_tokens} * in.layout.row_bytes();
   const TimeNs before = clock_.now_ns();
-  in.decode_failed |= !codecs_.decode(in.layout, in.coding, block, number, layer);
-  codecs_.learn_decode(in.coding.rows(), clock_.now_ns() - before, bytes);
-  store_->planes_written(handle, in.coding.planes(), layer + 1);
+  in.decode_failed |= !codecs_.decode(in.layout, coding, block, number, layer);
+  codecs_.learn_decode(coding.rows(), clock_.now_ns() - before, bytes);
+  store_->planes_written(handle, coding.planes(), layer + 1);
   counters_.decoded_bytes += bytes;
   budget_ -= std::min(budget_, bytes);
   ++in.decode_at;

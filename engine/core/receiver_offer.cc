@@ -173,7 +173,8 @@ void Node::Core::fill_incoming(Incoming& in, std::uint32_t lane, const wire::Off
     const wire::Candidate& from = message.candidates[i];
     in.candidates[i] = {from.medium,  from.fixed_bytes,         from.block_bytes,      from.tail_bytes,
                         from.wait_ns, from.encode_ns_per_block, from.rate_bytes_per_s, from.price_ns,
-                        from.epsilon_ppm, from.values,      from.rows};
+                        from.epsilon_ppm, from.values,      from.rows,             from.first_blocks,
+                        from.last_blocks};
   }
 }
 
@@ -248,7 +249,7 @@ Status Node::Core::begin_stage(Incoming& in) noexcept {
 // what such a code can take at all.
 bool Node::Core::take_coding(Incoming& in) noexcept {
   const scheduler::CandidateCost& offered = in.candidates[static_cast<std::size_t>(in.pick.index)];
-  in.coding = Coding{.medium = in.medium, .values = offered.values};
+  in.coding = coding_of(offered, in.layout, in.tokens.size());
   in.rows = in.medium == Medium::topk ? offered.rows : 0;
   if (in.medium == Medium::topk && (in.rows == 0 || in.rows > in.tokens.size())) return false;
   if (is_sparse(in.medium) && !may_be_values(offered.values)) return false;

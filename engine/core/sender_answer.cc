@@ -48,11 +48,11 @@ void Node::Core::on_accept(std::uint32_t lane, const wire::Accept& message) noex
 
 // The coding with the sizes that were offered: the receiver has made room for just these.
 bool Node::Core::take_coding(Outgoing& out, const scheduler::CandidateCost& offered) noexcept {
-  out.coding = Coding{.medium = out.medium, .values = offered.values};
-  out.rows = out.medium == Medium::topk ? offered.rows : 0;
-  if (!out.coding.coded()) return true;
   VersionView view;
   KVRAIL_ASSERT(store_->view(out.version, view));
+  out.coding = coding_of(offered, view.layout, view.tokens.size());
+  out.rows = out.medium == Medium::topk ? offered.rows : 0;
+  if (!out.coding.coded()) return true;
   const std::uint64_t tokens = out.rows > 0 ? out.rows : view.tokens.size();
   return codecs_.take_offered(view.layout, offered.block_bytes, offered.tail_bytes,
                               static_cast<std::uint32_t>(tokens % view.layout.block_tokens), out.coding);

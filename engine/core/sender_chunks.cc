@@ -93,7 +93,8 @@ bool Node::Core::build(std::uint32_t index, const VersionView& view, const Paylo
 bool Node::Core::attach_planes(Outgoing& out, const VersionView& view, std::uint64_t& budget) noexcept {
   const PayloadShape shape = shape_of(out, view);
   for (; out.planes_held < out.missing_blocks && budget > 0; ++out.planes_held, --budget) {
-    if (!store_->attach_planes(view.blocks[shape.nth(out.planes_held)], out.coding)) return false;
+    const std::uint32_t number = shape.nth(out.planes_held);
+    if (!store_->attach_planes(view.blocks[number], out.coding.of_block(number))) return false;
   }
   return true;
 }
@@ -184,11 +185,12 @@ bool Node::Core::prepare_planes(Outgoing& out, const VersionView& view, const Pa
   const std::uint32_t number = shape.nth(out.prepare_at % out.missing_blocks);
   const BlockHandle handle = view.blocks[number];
   const BlockView block = store_->block(handle);
-  if (!planes_there(block, out.coding.planes(), layer + 1)) {
+  const Coding coding = out.coding.of_block(number);
+  if (!planes_there(block, coding.planes(), layer + 1)) {
     const std::uint64_t bytes = 2 * std::uint64_t{view.layout.block_tokens} * view.layout.row_bytes();
     const TimeNs before = clock_.now_ns();
-    const CodecWork::Encoded encoded = codecs_.encode(view.layout, out.coding, block, number, layer);
-    codecs_.learn_encode(out.coding.rows(), clock_.now_ns() - before, bytes);
+    const CodecWork::Encoded encoded = codecs_.encode(view.layout, coding, block, number, layer);
+    codecs_.learn_encode(coding.rows(), clock_.now_ns() - before, bytes);
     counters_.encoded_bytes += bytes;
     spend(budget_, bytes);
     if (encoded != CodecWork::Encoded::ok) {
@@ -198,11 +200,12 @@ bool Node::Core::prepare_planes(Outgoing& out, const VersionView& view, const Pa
       drop_flow(out);
       return false;
     }
-    store_->planes_written(handle, out.coding.planes(), layer + 1);
+    store_->planes_written(handle, coding.planes(), layer + 1);
   }
   if (!options_.integrity) return true;
   for (std::uint32_t n = 0; n < shape.plane_count(); ++n) {
-    const std::uint64_t piece = out.prepare_at + n * shape.runs();
+    if (!shape.in_plane(n, number)) continue;
+    const std::uint64_t piece = shape.piece_of(n, out.prepare_at);
     const std::span<const std::uint64_t> digests = store_->plane_digests(handle, shape.plane_at(n), layer);
     KVRAIL_ASSERT(out.arrays.first_unit[piece] + digests.size() <= out.arrays.digests.size());
     std::copy(digests.begin(), digests.end(), out.arrays.digests.begin() + out.arrays.first_unit[piece]);

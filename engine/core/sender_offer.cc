@@ -70,7 +70,7 @@ bool Node::Core::await_cut(std::uint32_t index) noexcept {
   if (is_sparse(out.medium)) return false;
   const bool under_way = out.state == OutState::sending || out.state == OutState::finishing ||
                          out.state == OutState::querying;
-  if (out.cut || !under_way || std::popcount(out.coding.planes()) < 2) return false;
+  if (out.cut || !under_way || !out.coding.refines()) return false;
   out.cut = true;
   const TimeNs round_trip_ns = out.lane == kNoIndex ? 0 : scheduler_.estimate(out.lane).round_trip_ns;  // it may have lost its lane
   out.deadline_ns = add_saturating(now_, kCutAnswerNs + 2 * round_trip_ns);
@@ -266,26 +266,6 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   return Status{facts.layouts_equal ? Code::rejected : Code::layout_mismatch};
 }
 
-// One full block stands for all: whether its planes are there, and whether more can be made of it.
-void Node::Core::fill_coded(const VersionView& view, const RemoteAgent& to, scheduler::SenderFacts& facts) const noexcept {
-  const Layout& layout = view.layout;
-  const auto tail_rows = static_cast<std::uint32_t>(view.tokens.size() % layout.block_tokens);
-  const std::size_t full_blocks = view.tokens.size() / layout.block_tokens;
-  const BlockView sample = full_blocks > 0 ? store_->block(view.blocks[full_blocks - 1]) : BlockView{};
-  for (const Medium medium : kCodedMedia) {
-    Coding coding;
-    if (!codecs_.plan(layout, medium, tail_rows, coding)) continue;
-    if (medium == Medium::lowrank && to.lowrank != codecs_.lowrank_code(layout)) continue;
-    const bool there = planes_there(sample, coding.planes(), layout.layers);
-    if (sample.came_coded && medium != Medium::lossless && !there) continue;
-    scheduler::CodedFacts& coded = facts.coded[static_cast<std::size_t>(medium)];
-    coded.block_bytes = coded_bytes(layout, coding, layout.block_tokens);
-    coded.tail_bytes = tail_rows == 0 ? 0 : coded_bytes(layout, coding, tail_rows);
-    coded.came_so = there && sample.came_coded;
-    coded.encode_ns_per_block = there ? 0 : codecs_.encode_ns(medium, layout.block_bytes());
-  }
-}
-
 void Node::Core::choose_base(Outgoing& out, const VersionView& view) noexcept {
   out.base_tokens = 0;
   if (out.base_refused) return;
@@ -350,6 +330,8 @@ wire::Candidate to_wire(const scheduler::CandidateCost& cost) noexcept {
   candidate.epsilon_ppm = cost.epsilon_ppm;
   candidate.values = cost.values;
   candidate.rows = cost.rows;
+  candidate.first_blocks = cost.first_blocks;
+  candidate.last_blocks = cost.last_blocks;
   return candidate;
 }
 

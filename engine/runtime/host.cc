@@ -148,6 +148,7 @@ Result<void> Host::read_profile() {
   auto loaded = load_calibration(config_.profile);
   if (!loaded.ok()) return Error{loaded.status(), "codec.profile: " + loaded.error().message};
   loss_ = loss_of(loaded->profile);
+  protection_ = loaded->profile.protection;
   if (loaded->basis) lowrank_ = std::make_shared<LowRankBasis>(std::move(*loaded->basis), loaded->profile.theta);
   return {};
 }
@@ -199,6 +200,7 @@ NodeOptions Host::node_options() const {
   options.store.lowrank = lowrank_;
   options.scheduler.slice_ns = config_.slice_ns;
   options.loss = loss_;
+  options.protection = protection_;
   options.integrity = config_.integrity;
   options.policy = config_.policy;
   options.eager_limit_bytes = config_.eager_limit_bytes;

@@ -100,6 +100,7 @@ class Host {
 
   Config config_;
   scheduler::DepthLoss loss_;
+  codec::Protection protection_;
   LowRankBasisPtr lowrank_;
   Clock& clock_;
   LogSink log_;

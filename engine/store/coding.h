@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -41,6 +42,17 @@ inline constexpr PlaneMask kAllPlanes = (1U << kPlanes) - 1;
 }
 [[nodiscard]] constexpr bool has_plane(PlaneMask mask, std::size_t plane) noexcept { return (mask >> plane & 1U) != 0; }
 
+// Of int4: blocks at the ends of a context that get plane 1 too, and so arrive as int8. What a profile protects.
+struct ProtectedEnds {
+  std::uint32_t first = 0, last = 0;  // blocks
+  std::uint32_t blocks = 0;           // of the whole context
+
+  [[nodiscard]] constexpr bool any() const noexcept { return (first | last) != 0; }
+  [[nodiscard]] constexpr bool cover(std::uint32_t block) const noexcept {
+    return block < first || (block < blocks && blocks - block <= last);
+  }
+};
+
 // A medium and what its sizes follow from beside the Layout.
 struct Coding {
   Medium medium = Medium::full;         // there are planes if its rows are coded
@@ -48,10 +60,18 @@ struct Coding {
   std::uint64_t varying_tail_bytes = 0; // and of the partial last one
   const LowRankBasis* lowrank = nullptr;  // of lowrank, the node's
   Medium values = Medium::full;         // topk, window: what their rows are coded as
+  ProtectedEnds ends{};                 // int4
 
   [[nodiscard]] constexpr Medium rows() const noexcept { return is_sparse(medium) ? values : medium; }
   [[nodiscard]] constexpr PlaneMask planes() const noexcept { return planes_of(rows()); }
   [[nodiscard]] constexpr bool coded() const noexcept { return planes() != 0; }
+  // Whether the first planes alone are of use.
+  [[nodiscard]] constexpr bool refines() const noexcept { return std::popcount(planes()) > 1 || ends.any(); }
+  // What a protected block is coded as.
+  [[nodiscard]] constexpr Coding finer() const noexcept { return {.medium = Medium::int8}; }
+  [[nodiscard]] constexpr Coding of_block(std::uint32_t block) const noexcept {
+    return ends.cover(block) ? finer() : *this;
+  }
 };
 
 inline constexpr std::array kCodedMedia{Medium::lossless, Medium::int4, Medium::int8, Medium::exact, Medium::lowrank};

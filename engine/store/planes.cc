@@ -140,11 +140,11 @@ void Store::State::digest_planes(BlockRecord& block, PlaneMask planes,
 }
 
 // Exact rows can be coded again to the same bytes, so their planes may go; lossy rows can't.
-void Store::State::settle_planes(const StagingRecord& staging, BlockHandle handle) noexcept {
+void Store::State::settle_planes(const StagingRecord& staging, const Coding& coding, BlockHandle handle) noexcept {
   BlockRecord& block = *blocks.get(handle);
   if (!block.has_planes()) return;
   for (std::size_t plane = 0; plane < kPlanes; ++plane) {
-    if (!has_plane(staging.coding.planes(), plane)) drop_plane(block, plane);
+    if (!has_plane(coding.planes(), plane)) drop_plane(block, plane);
   }
   block.epsilon_ppm = staging.epsilon_ppm;
   slots.get(block.slot)->epsilon_ppm = staging.epsilon_ppm;

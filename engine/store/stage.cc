@@ -181,7 +181,7 @@ class StageWork {
   [[nodiscard]] Status add_block(std::uint32_t i) noexcept {
     Store::State::NewBlock request = Store::State::new_block(version_, i, parent_of(i), part(i).size());
     request.epsilon_ppm = staging_.epsilon_ppm;
-    request.coding = staging_.coding;
+    request.coding = staging_.coding.of_block(i);
     // Planes are coded over whole blocks, and a window is never merged with anything.
     const bool may_grow = i == staging_.first_missing && version_.medium == Medium::full;
     const BlockHandle base =

@@ -46,7 +46,7 @@ void Store::State::settle_block(const StagingRecord& staging, VersionRecord& ver
   }
   BlockHandle settled = own;
   if (version.missing != nullptr && version.missing[i] != 0) {
-    settle_planes(staging, own);
+    settle_planes(staging, staging.coding.of_block(i), own);
     settled = is_sparse(version.medium) ? own : find_or_index(own);  // terminal: never found
   }
   version.blocks[i] = settled;
@@ -256,6 +256,7 @@ void Store::cut(StagingHandle handle, Medium medium, std::uint32_t epsilon_ppm) 
                     "only what is arriving can be cut");
   KVRAIL_ASSERT((planes_of(medium) & ~staging->coding.planes()) == 0);
   staging->coding.medium = medium;
+  staging->coding.ends = {};
   staging->epsilon_ppm = epsilon_ppm;
   state_->versions.get(staging->version)->medium = medium;
 }

@@ -169,7 +169,7 @@ struct Store::State {
   void undo_growth(const StagingRecord& staging) noexcept;
   [[nodiscard]] BlockHandle find_or_index(BlockHandle own) noexcept;
   // What the planes of a block that has arrived are good for from now on.
-  void settle_planes(const StagingRecord& staging, BlockHandle handle) noexcept;
+  void settle_planes(const StagingRecord& staging, const Coding& coding, BlockHandle handle) noexcept;
   void settle_block(const StagingRecord& staging, VersionRecord& version) noexcept;
   void write_staged(const StagingRecord& staging, const VersionRecord& version) noexcept;
   [[nodiscard]] VersionHandle find_equal(const VersionRecord& version,

@@ -29,8 +29,15 @@ struct Subject {
   fidelity::AnswerSums answers;
 };
 
-// What goes by which figures; topk is measured at half of the tokens.
-std::vector<Subject> subjects(const FittedBasis& basis) {
+// As the engine sends the medium: topk of half of the tokens, int4 with its protected blocks.
+std::string name_of(Medium medium, const codec::Protection& protection) {
+  if (medium == Medium::topk) return "topk@50";
+  if (medium == Medium::int4 && protection != codec::Protection{}) return "int4+protect";
+  return std::string(medium_name(medium));
+}
+
+// What goes by which figures.
+std::vector<Subject> subjects(const FittedBasis& basis, const codec::Protection& protection) {
   std::vector<Subject> out;
   for (const Medium medium : {Medium::full, Medium::lossless, Medium::int8, Medium::int4,
                               Medium::exact, Medium::topk, Medium::lowrank}) {
@@ -39,8 +46,9 @@ std::vector<Subject> subjects(const FittedBasis& basis) {
     if (medium == Medium::lowrank) {
       subject.medium = basis.medium();
     } else {
-      auto made = fidelity::make_medium(
-          medium == Medium::topk ? "topk@50" : std::string(medium_name(medium)), {});
+      fidelity::MediumContext context;
+      context.protection = protection;
+      auto made = fidelity::make_medium(name_of(medium, protection), context);
       KVRAIL_ASSERT_MSG(made.ok(), "these media are built in");
       subject.medium = std::move(*made);
     }
@@ -81,9 +89,10 @@ codec::MediumFigures figures(const Subject& subject, std::uint32_t contexts) {
   return out;
 }
 
-codec::Protection protection_for(std::uint32_t layers) {
+codec::Protection protection_for(const Options& options, std::uint32_t layers) {
+  if (options.protection) return *options.protection;
   if (layers < kProtectedFrom) return {};
-  return {2, 2, 1, 2};  // the ends of the network, sinks, and what was said last
+  return {0, 0, 1, 2};  // sinks, and what was said last
 }
 
 Result<Hash128> model_id(const std::string& path) {
@@ -102,6 +111,7 @@ class ModelRun {
     if (!id.ok()) return std::move(id).error();
     out_.profile.model_id = *id;
     if (auto fitted = fit_basis(); !fitted.ok()) return std::move(fitted).error();
+    out_.profile.protection = protection_for(options_, basis_.basis->shape().layers);
     for (const std::uint32_t facts : kDepthFacts) {
       auto deeper = add_depth(facts);
       if (!deeper.ok()) return std::move(deeper).error();
@@ -110,7 +120,6 @@ class ModelRun {
     out_.basis = basis_.file;
     out_.profile.basis_id = basis_.basis->id();
     out_.profile.theta = basis_.theta;
-    out_.profile.protection = protection_for(basis_.basis->shape().layers);
     return std::move(out_);
   }
 
@@ -154,7 +163,7 @@ class ModelRun {
   Result<bool> add_depth(std::uint32_t facts) {
     auto trial = open(facts, 2);
     if (!trial.ok()) return std::move(trial).error();
-    std::vector<Subject> all = subjects(basis_);
+    std::vector<Subject> all = subjects(basis_, out_.profile.protection);
     const std::uint32_t contexts = (*trial)->contexts();
     std::uint32_t tokens = 0;
     for (std::uint32_t i = 0; i < contexts; ++i) {
@@ -234,7 +243,8 @@ Result<Calibration> from_files(const Options& options) {
   depth.up_to_tokens = set->tokens;
   const scheduler::LossProfile built_in = scheduler::LossProfile::built_in();
   const fidelity::KvSet tail = tail_of(*set, half);
-  for (Subject& subject : subjects(*scored)) {
+  out.profile.protection = protection_for(options, set->layers);
+  for (Subject& subject : subjects(*scored, out.profile.protection)) {
     auto decoded = coded(subject, tail);
     if (decoded.status().code == Code::unsupported) continue;  // of this form: it stays unknown
     if (!decoded.ok()) return std::move(decoded).error();
@@ -250,7 +260,6 @@ Result<Calibration> from_files(const Options& options) {
   out.basis = basis->file;
   out.profile.basis_id = basis->basis->id();
   out.profile.theta = basis->theta;
-  out.profile.protection = protection_for(set->layers);
   return out;
 }
 

@@ -5,13 +5,18 @@
 namespace kvrail::calibrate {
 namespace {
 
-void add_options(CLI::App& app, Options& options, std::string& dtype) {
+struct Words {  // as they come, before they are judged
+  std::string dtype;
+  std::vector<std::uint32_t> protect;
+};
+
+void add_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("--k", options.files.k,
                  "K, .npy or .safetensors, [layer][token][kv_head][dim], after RoPE");
   app.add_option("--v", options.files.v, "V, likewise");
   app.add_option("--k-name", options.files.k_name, "tensor in the .safetensors file of --k");
   app.add_option("--v-name", options.files.v_name, "tensor in the .safetensors file of --v");
-  app.add_option("--dtype", dtype, "bf16, fp16 or fp32: of .npy files that cannot say it");
+  app.add_option("--dtype", words.dtype, "bf16, fp16 or fp32: of .npy files that cannot say it");
   app.add_option("--layout", options.layout, "TOML file with RoPE data of --k");
   app.add_option(
       "--model", options.model,
@@ -29,6 +34,11 @@ void add_options(CLI::App& app, Options& options, std::string& dtype) {
       ->check(CLI::Range(1U, 4096U));
   app.add_option("--layers-per-group", options.layers_per_group, "layers that share a basis (1)")
       ->check(CLI::Range(1U, 1024U));
+  app.add_option("--protect", words.protect,
+                 "first blocks, last blocks (of 64 tokens) that int4 sends as int8 (0,0; from 16 layers on 1,2)")
+      ->delimiter(',')
+      ->expected(2)
+      ->check(CLI::Range(0U, codec::kMaxProtectedBlocks));
   app.add_option("--seed", options.seed, "of documents and texts (1)");
 }
 
@@ -37,10 +47,10 @@ void add_options(CLI::App& app, Options& options, std::string& dtype) {
 Result<Options> parse_options(int argc, const char* const* argv, int& exit_code) {
   Options options;
   options.model = KVRAIL_MODEL_WEIGHTS;
-  std::string dtype;
+  Words words;
   CLI::App app(
       "kvrail-calibrate: what each medium loses on your model, and the basis of lowrank for it.");
-  add_options(app, options, dtype);
+  add_options(app, options, words);
   exit_code = 2;
   const auto usage = [](const std::string& what) {
     return Error{{Code::invalid_argument}, what + "; kvrail-calibrate --help lists the options"};
@@ -59,11 +69,12 @@ Result<Options> parse_options(int argc, const char* const* argv, int& exit_code)
     return usage("--model has no meaning with --k and --v");
   if (app.count("--k") == 0 && app.count("--layout") > 0)
     return usage("--layout needs --k and --v");
-  if (!dtype.empty()) {
-    auto parsed = fidelity::parse_dtype(dtype);
+  if (!words.dtype.empty()) {
+    auto parsed = fidelity::parse_dtype(words.dtype);
     if (!parsed.ok()) return std::move(parsed).error();
     options.files.dtype = *parsed;
   }
+  if (!words.protect.empty()) options.protection = codec::Protection{0, 0, words.protect[0], words.protect[1]};
   return options;
 }
 

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "codec/profile.h"
 #include "kvrail/base/result.h"
 #include "perf/codec/kv_set.h"
 
@@ -22,6 +24,8 @@ struct Options {
   // Of a segment and of a group, see klt.h.
   std::uint32_t most_segment_values = 256;
   std::uint32_t layers_per_group = 1;
+  // Blocks at the ends of a context that int4 sends as int8; none: what the model's depth suggests.
+  std::optional<codec::Protection> protection;
 
   [[nodiscard]] bool with_model() const { return files.k.empty(); }
 };

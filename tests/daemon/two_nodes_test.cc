@@ -37,7 +37,7 @@ std::string calibrate(const TempDir& dir) {
   const std::string profile = dir.write(
       "test.profile.toml", "version = 1\nmodel = \"" + std::string(32, '0') + "\"\n[lowrank]\nbasis = \"test.basis\"\nid = \"" +
                                id.data() + "\"\ntheta = " + std::to_string(codec::theta_for_rate(*basis, 3.0, 16)) +
-                               "\n[[depth]]\nup_to_tokens = 1000\n[depth.media.lowrank]\nepsilon = 0.01\nkappa = 0.1\nextra_tokens = 1.0\n");
+                               "\n[[depth]]\nup_to_tokens = 1000\n[depth.media.lowrank]\nepsilon = 0.5\nkappa = 0.1\nextra_tokens = 1.0\n");
   return "[codec]\nprofile = \"" + profile + "\"\n";
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("two nodes / every medium arrives right, growth moves only what is new
         if (medium == Medium::int8) CHECK(got->epsilon() > 0.0);
         if (medium == Medium::lowrank) {
           CHECK(got->medium() == Medium::lowrank);
-          CHECK(got->epsilon() == doctest::Approx(0.01));
+          CHECK(got->epsilon() == doctest::Approx(0.5));  // these rows have nothing to do with this basis
           CHECK(differences(*got, doc.seed) > 0);
           if (length == 1000) CHECK(sent.bytes * 4 < 1000 * layout().token_bytes());
         }

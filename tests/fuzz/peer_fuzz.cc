@@ -211,6 +211,10 @@ class Attack {
       candidate.tail_bytes = bytes_.number(200) * 128;
       candidate.rate_bytes_per_s = 1'000'000'000;
       candidate.epsilon_ppm = static_cast<std::uint32_t>(bytes_.number(100));
+      if (candidate.medium == Medium::int4) {
+        candidate.first_blocks = static_cast<std::uint16_t>(bytes_.one_in(4) ? 0xffff : bytes_.number(4));
+        candidate.last_blocks = static_cast<std::uint16_t>(bytes_.one_in(4) ? 0xffff : bytes_.number(4));
+      }
       if (!is_sparse(candidate.medium)) continue;
       candidate.rows = static_cast<std::uint32_t>(1 + bytes_.number(60));
       candidate.fixed_bytes = bytes_.number(200) * 128;

@@ -128,6 +128,10 @@ class Run {
     options.eager_limit_bytes = config_.chance(0.5) ? 16 * 1024 : 0;
     options.window_tokens = config_.chance(0.3) ? 32 : 0;
     options.sparse_values = config_.chance(0.3) ? Medium::int8 : Medium::full;
+    if (config_.chance(0.3)) {
+      options.protection.first_blocks = static_cast<std::uint32_t>(config_.uniform(3));
+      options.protection.last_blocks = static_cast<std::uint32_t>(config_.uniform(4));
+    }
     options.work_bytes_per_cycle = config_.chance(0.3) ? 64 * 1024 : 512 * 1024;
     options.store.receive_arena_bytes = std::uint64_t{128 * 1024} << config_.uniform(4);
     options.limits.scratch_bytes = config_.chance(0.2) ? 32 * 1024 : 1 << 20;

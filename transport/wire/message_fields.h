@@ -189,6 +189,8 @@ void candidate_fields(A& a, M& m) {
   a.u32(m.epsilon_ppm);
   medium_field(a, m.values);
   a.u32(m.rows);
+  a.u16(m.first_blocks);
+  a.u16(m.last_blocks);
 }
 
 template <class A, MessageOf<Keepalive> M>

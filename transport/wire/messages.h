@@ -87,6 +87,8 @@ struct Candidate {
   std::uint32_t epsilon_ppm = 0;      // loss that this medium adds, in millionths
   Medium values = Medium::full;       // topk, window: what their rows are coded as; blocks and tail are of these
   std::uint32_t rows = 0;             // topk, window: of how many tokens
+  std::uint16_t first_blocks = 0;     // int4: so many at either end of the context come as int8
+  std::uint16_t last_blocks = 0;
 };
 
 struct ByteRange {

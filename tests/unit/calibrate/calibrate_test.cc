@@ -162,6 +162,28 @@ TEST_CASE(
   CHECK(engine::parse_profile(profile_text(done->profile, done->lines), "p").ok());
 }
 
+TEST_CASE("calibrate / int4's figures are those with the blocks that the profile protects") {
+  const Folder folder;
+  Options options;
+  options.files.k = write_npy(folder.path / "k.npy", 600, 0);
+  options.files.v = write_npy(folder.path / "v.npy", 600, 1);
+  options.out = (folder.path / "out").string();
+  const auto of = [&](codec::Protection protection) {
+    options.protection = protection;
+    const auto done = calibrate::calibrate(options);
+    REQUIRE_MESSAGE(done.ok(), (done.ok() ? "" : done.error().message));
+    CHECK(done->profile.protection == protection);
+    return done->profile.depths[0].media;
+  };
+  const auto plain = of({});
+  const auto ends = of({0, 0, 1, 2});  // of five blocks, the second half of the tokens
+  const auto int4 = static_cast<std::size_t>(Medium::int4);
+  const auto int8 = static_cast<std::size_t>(Medium::int8);
+  CHECK(ends[int4].epsilon < 0.7 * plain[int4].epsilon);
+  CHECK(ends[int4].epsilon > plain[int8].epsilon);
+  CHECK(ends[int8].epsilon == plain[int8].epsilon);
+}
+
 TEST_CASE("calibrate / bad usage and bad input are refused in one line") {
   const auto refused = [](std::vector<const char*> words) {
     words.insert(words.begin(), "kvrail-calibrate");

@@ -14,6 +14,7 @@ namespace {
 
 constexpr SendOptions kLowRank{.medium = Medium::lowrank};
 constexpr std::size_t kOfLowRank = static_cast<std::size_t>(Medium::lowrank);
+constexpr std::uint32_t kPromisedPpm = 500'000;
 
 // For small_layout(). Layers are groups of their own, the second of smaller gains: its runs are smaller.
 codec::Basis basis_of(std::uint64_t seed, const Hash128& model = small_layout().model_id) {
@@ -42,6 +43,8 @@ LowRankBasisPtr lowrank_of(std::uint64_t seed = 1, double bits = 3.0, int other_
 NodeOptions with(LowRankBasisPtr lowrank) {
   NodeOptions options = World::small_options(1, 1);
   options.store.lowrank = std::move(lowrank);
+  // These rows have nothing to do with these bases: half of them is lost.
+  for (scheduler::LossProfile& depth : options.loss.depths) depth.media[kOfLowRank].epsilon_ppm = kPromisedPpm;
   return options;
 }
 
@@ -204,7 +207,7 @@ TEST_CASE("core / lowrank / three hops leave the planes byte-identical, and nobo
     CHECK(planes_of_delivery(next, event) == first);
     const Received got = read_delivery(next, event);
     check_rows(next, got, *lowrank, 7);
-    CHECK(got.header.epsilon_ppm == 10'300);  // as after the first hop
+    CHECK(got.header.epsilon_ppm == kPromisedPpm);  // as after the first hop
     CHECK(from_host->node->counters().encoded_bytes == 0);
     // What was lost is not to be had here.
     const TicketId asked = from->send("doc", {name}, {.medium = Medium::int4});
@@ -262,6 +265,25 @@ TEST_CASE("core / lowrank / a basis that was made for another model or RoPE is n
   CHECK(pair.send("doc", {.medium = Medium::int4}).status == Status{});
   (void)pair.delivered();
   pair.finish();
+}
+
+TEST_CASE("core / lowrank / rows that the basis was not made for are found out as they are coded, and not sent so") {
+  NodeOptions options = with(lowrank_of());
+  for (scheduler::LossProfile& depth : options.loss.depths) depth.media[kOfLowRank].epsilon_ppm = 10'300;
+  Pair pair(options);
+  REQUIRE(pair.sender->commit("doc", 7, 100).ok());
+  CHECK(pair.send("doc", kLowRank).status.code == Code::rejected);
+  CHECK(pair.receiver->count(AgentEventKind::delivery) == 0);
+  CHECK(pair.send("doc", kLowRank).status.code == Code::rejected);  // what was coded meanwhile is no better
+  pair.finish();
+  options.policy = Medium::lowrank;
+  Pair other(options);
+  REQUIRE(other.sender->commit("doc", 7, 100).ok());
+  const AgentEvent sent = other.send("doc");
+  CHECK(sent.status == Status{});
+  CHECK(sent.medium != Medium::lowrank);
+  (void)other.delivered();
+  other.finish();
 }
 
 TEST_CASE("core / lowrank / as a policy it yields to the other media where it is not possible") {

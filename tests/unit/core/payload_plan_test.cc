@@ -119,6 +119,67 @@ TEST_CASE("payload / planes: plane 0 of all blocks layer by layer, then plane 1"
   for (const BlockHandle block : view.blocks) store.release_planes(block);
 }
 
+TEST_CASE("payload / planes: behind plane 0 of all blocks comes plane 1 of those that are protected and missing") {
+  World world;
+  Host& host = world.add(1);
+  TestAgent agent(host, "agent");
+  REQUIRE(agent.commit("doc", 3, 100).ok());
+  Store& store = host.node->store();
+  VersionView view;
+  REQUIRE(store.view(store.find_for(agent.handle, name_of("doc"), 0), view));
+  const std::vector<wire::BlockRange> ranges{{1, 2}, {4, 3}};  // of blocks 0 to 6; 0 and 3 are held
+  PayloadShape planes = shape(100, ranges, 0, Medium::int4);
+  planes.coding.ends = {2, 2, 7};  // 0, 1, 5 and 6
+  for (std::uint32_t b = 0; b < 7; ++b) REQUIRE(store.attach_planes(view.blocks[b], planes.coding.of_block(b)));
+  CHECK(planes.plane_count() == 2);
+  CHECK(planes.finer_blocks() == 3);  // 1, 5, 6
+  CHECK(planes.finer_before(5) == 1);
+  CHECK(planes.first_piece(1) == 2 * 5);
+  CHECK(planes.first_piece(2) == 2 * 5 + 2 * 3);
+  CHECK(planes.piece_of(1, 5 + 3) == 10 + 3 + 1);  // layer 1, the fourth missing block, which is 5: the second protected
+  CHECK_FALSE(planes.in_plane(1, 4));
+  CHECK(planes.in_plane(0, 4));
+  Scratch scratch(64 * 1024);
+  PayloadArrays arrays;
+  REQUIRE(begin_payload(planes, true, scratch, arrays));
+  int steps = 1;
+  for (std::uint64_t budget = 4; !build_payload(planes, store, view.blocks, arrays, budget); budget = 4, ++steps) {
+  }
+  CHECK(steps == 5);  // twenty (plane, layer, block)s, those that are skipped too
+  REQUIRE(arrays.payload.pieces.size() == 16);
+  const auto data = [&](std::uint32_t block, std::size_t plane, std::uint32_t layer) {
+    const PlaneView of = store.block(view.blocks[block]).planes[plane];
+    return of.data + layer * (of.bytes / 2);
+  };
+  CHECK(arrays.payload.pieces[9].address == data(6, 0, 1));
+  CHECK(arrays.payload.pieces[10].address == data(1, 1, 0));
+  CHECK(arrays.payload.pieces[11].address == data(5, 1, 0));
+  CHECK(arrays.payload.pieces[12].address == data(6, 1, 0));
+  CHECK(arrays.payload.pieces[13].address == data(1, 1, 1));
+  CHECK(arrays.payload.digests.size() == arrays.payload.total_units);
+  release_payload(scratch, arrays);
+  CHECK(scratch.used() == 0);
+  for (const BlockHandle block : view.blocks) store.release_planes(block);
+}
+
+TEST_CASE("payload shape / protected ends that meet or reach beyond the context count each block once") {
+  const std::vector<wire::BlockRange> all{{0, 7}};
+  PayloadShape planes = shape(100, all, 0, Medium::int4);
+  const auto finer = [&](ProtectedEnds ends) {
+    planes.coding.ends = ends;
+    return planes.finer_blocks();
+  };
+  CHECK(finer({0, 0, 7}) == 0);
+  CHECK(finer({3, 4, 7}) == 7);
+  CHECK(finer({5, 5, 7}) == 7);
+  CHECK(finer({65535, 65535, 7}) == 7);
+  CHECK(finer({0, 65535, 7}) == 7);
+  CHECK(finer({2, 1, 7}) == 3);
+  planes.coding.ends = {};
+  CHECK(planes.plane_count() == 1);
+  CHECK(planes.first_piece(1) == 14);
+}
+
 TEST_CASE("transfer states / nothing leaves the end, and everything can reach it") {
   for (std::size_t i = 0; i < kOutStates; ++i) {
     const auto from = static_cast<OutState>(i);

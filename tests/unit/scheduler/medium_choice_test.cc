@@ -310,6 +310,29 @@ TEST_CASE("candidates / media that can't be made of the rows are not offered") {
   CHECK(all[0].epsilon_ppm == 0);
 }
 
+TEST_CASE("candidates, pick / what protected blocks take more moves where any block does") {
+  MediumChooser chooser(LossProfile::built_in());
+  SenderFacts sender = sender_facts();
+  CodedFacts& int4 = sender.coded[static_cast<std::size_t>(Medium::int4)];
+  int4 = {kInt8BlockBytes / 2, kInt8TailBytes / 2, 0};
+  int4.fixed_bytes = 7'000;
+  int4.first_blocks = 1;
+  int4.last_blocks = 2;
+  const auto offered = offer(sender);
+  const CandidateCost* candidate = find(offered, Medium::int4);
+  REQUIRE(candidate != nullptr);
+  CHECK(candidate->fixed_bytes == 7'000);
+  CHECK(candidate->first_blocks == 1);
+  CHECK(candidate->last_blocks == 2);
+  CHECK(find(offered, Medium::int8)->fixed_bytes == 0);
+  ReceiverFacts receiver = receiver_facts();
+  CHECK(line_of(chooser.pick(offered, receiver, 0), Medium::int4).bytes ==
+        7'000 + 15 * (kInt8BlockBytes / 2) + kInt8TailBytes / 2);
+  receiver.missing_full_blocks = 0;
+  receiver.missing_tail = false;
+  CHECK(line_of(chooser.pick(offered, receiver, 0), Medium::int4).bytes == 0);
+}
+
 TEST_CASE("pick / on the same node full moves no byte and needs no lease") {
   MediumChooser chooser(LossProfile::built_in());
   ReceiverFacts receiver = receiver_facts();
