@@ -52,18 +52,6 @@ std::uint64_t moved_bytes(const CandidateCost& it, const ReceiverFacts& facts) n
   return bytes;
 }
 
-std::uint64_t lease_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
-  if (!takes_lease(it.medium) || (it.medium == Medium::full && facts.same_node)) return 0;
-  if (is_sparse(it.medium)) {
-    const std::uint64_t planes = is_coded(it.values) ? it.fixed_bytes : 0;
-    return planes + mul_div(facts.block_slot_bytes, missing_for(it, facts).blocks(), 1);
-  }
-  if (!is_delta(it.medium)) return it.fixed_bytes;
-  // Coded rows are decoded into slots, beside the planes that they come in.
-  const std::uint64_t planes = is_coded(it.medium) ? it.block_bytes : 0;
-  return it.fixed_bytes + mul_div(facts.block_slot_bytes + planes, missing_for(it, facts).blocks(), 1);
-}
-
 // ε of the context after delivery. Independent losses add; what is held already counts by the
 // larger, as its tokens are other ones. Recomputing from tokens inherits only the held prefix.
 std::uint64_t resulting_epsilon(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
@@ -89,6 +77,18 @@ std::uint64_t whole_bytes(const CandidateCost& it, const ReceiverFacts& facts) n
 
 }  // namespace
 
+std::uint64_t lease_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
+  if (!takes_lease(it.medium) || (it.medium == Medium::full && facts.same_node)) return 0;
+  if (is_sparse(it.medium)) {
+    const std::uint64_t planes = is_coded(it.values) ? it.fixed_bytes : 0;
+    return planes + mul_div(facts.block_slot_bytes, missing_for(it, facts).blocks(), 1);
+  }
+  if (!is_delta(it.medium)) return it.fixed_bytes;
+  // Coded rows are decoded into slots, beside the planes that they come in.
+  const std::uint64_t planes = is_coded(it.medium) ? it.block_bytes : 0;
+  return it.fixed_bytes + mul_div(facts.block_slot_bytes + planes, missing_for(it, facts).blocks(), 1);
+}
+
 TimeNs prefill_ns(const ComputeProfile& compute, std::uint64_t tokens,
                   std::uint64_t held) noexcept {
   if (tokens == 0) return 0;
@@ -105,6 +105,12 @@ TimeNs pipelined_ns(TimeNs encode_ns, TimeNs transmit_ns, TimeNs decode_ns,
   const TimeNs others = encode_ns + transmit_ns + decode_ns - longest;
   return longest +
          others / static_cast<TimeNs>(std::clamp<std::uint64_t>(pieces, 1, 1'000'000'000));
+}
+
+// recompute_ns holds what is left of the backlog when the tokens are there, and is 0 where nothing is computed.
+TimeNs compute_taken_ns(const CostLine& picked, TimeNs backlog_ns) noexcept {
+  if (picked.recompute_ns == 0) return backlog_ns;
+  return picked.wait_ns + picked.transmit_ns + picked.recompute_ns;
 }
 
 CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,

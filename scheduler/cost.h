@@ -50,11 +50,20 @@ inline constexpr std::uint64_t kPpm = 1'000'000;
 [[nodiscard]] TimeNs pipelined_ns(TimeNs encode_ns, TimeNs transmit_ns, TimeNs decode_ns,
                                   std::uint64_t pieces) noexcept;
 
+// Of the receiver's pool, while the transfer is under way.
+[[nodiscard]] std::uint64_t lease_bytes(const CandidateCost& candidate, const ReceiverFacts& facts) noexcept;
+// How long the receiver's compute is taken from the decision on, by what waits there and by what was picked.
+[[nodiscard]] TimeNs compute_taken_ns(const CostLine& picked, TimeNs backlog_ns) noexcept;
+
 // The terms of T_m and cost_m for one candidate at the receiver, and the hard constraints. The
 // deadline is not looked at: it binds only while some other medium meets it.
 [[nodiscard]] CostLine cost_line(const CandidateCost& candidate, const ReceiverFacts& facts,
                                  const LossProfile& loss) noexcept;
 // total_ns and cost_ns from the terms and the residual factor 2^residual_q32.
 void finish_cost(CostLine& line, const ReceiverFacts& facts, std::int64_t residual_q32) noexcept;
+
+// What names the situation of a choice, for hysteresis: the pair, and octaves of the context's size, of the blocks
+// missing, of the lane's wait and of the compute backlog.
+[[nodiscard]] std::uint64_t choice_key(std::span<const CandidateCost> candidates, const ReceiverFacts& facts) noexcept;
 
 }  // namespace kvrail::scheduler

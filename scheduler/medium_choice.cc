@@ -38,6 +38,8 @@ std::uint64_t residual_key(std::uint32_t lane, Medium medium, std::uint64_t byte
                  octave(bytes));
 }
 
+}  // namespace
+
 std::uint64_t choice_key(std::span<const CandidateCost> candidates,
                          const ReceiverFacts& facts) noexcept {
   std::uint64_t wait = 0;
@@ -50,8 +52,6 @@ std::uint64_t choice_key(std::span<const CandidateCost> candidates,
                                 backlog_octave(compute_wait);
   return mix_key(facts.pair_key ^ mix_key(octaves));
 }
-
-}  // namespace
 
 struct MediumChooser::State {
   State(const DepthLoss& profile, std::uint32_t slots)

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/core/node_core.h"
+#include "scheduler/cost.h"
 #include "scheduler/exp_table.h"
 
 namespace kvrail::engine {
@@ -50,7 +51,7 @@ void Node::Core::note_receiving(const Incoming& in) noexcept {
   const scheduler::CostLine& chosen = in.pick.lines[static_cast<std::size_t>(in.pick.index)];
   if (in.critical || chosen.bytes == 0) return;
   LocalAgent& to = *agent(in.to);
-  to.compute_price.arrival(now_, to.compute_backlog_ns + chosen.recompute_ns);
+  to.compute_price.arrival(now_, scheduler::compute_taken_ns(chosen, to.compute_backlog_ns));
   if (!has_kv(std::span(in.candidates).first(in.candidate_count))) return;
   const std::uint64_t rate = in.candidates[static_cast<std::size_t>(in.pick.index)].rate_bytes_per_s;
   const TimeNs use_ns = is_kv(in.medium) ? chosen.transmit_ns : 0;

@@ -38,6 +38,8 @@ LIBRARIES = {
     'liburing': ['transport', 'engine', 'perf', 'tests'],
     'hwy/': ['codec', 'perf', 'tests'],
     'Eigen/': ['perf'],
+    'yaml-cpp/': ['perf'],
+    'lzma': ['perf', 'tests'],
     'openssl/': ['transport', 'engine', 'tests', 'perf'],
     'numa': ['mempool', 'engine', 'perf', 'tests'],
     # Slow to compile and not for the data path.

@@ -549,3 +549,16 @@ TEST_CASE("choice / absurd figures saturate instead of wrapping") {
     }
   }
 }
+
+TEST_CASE("cost / how long a pick takes the receiver's compute") {
+  // 30 ms wait there. Token ids that come after 10 ms find 20 ms of it, and compute for 50: until 80 ms.
+  CostLine tokens;
+  tokens.wait_ns = 4'000'000;
+  tokens.transmit_ns = 6'000'000;
+  tokens.recompute_ns = 20'000'000 + 50'000'000;
+  CHECK(compute_taken_ns(tokens, 30'000'000) == 80'000'000);
+  // KV adds nothing to what waits.
+  CostLine kv;
+  kv.transmit_ns = 6'000'000;
+  CHECK(compute_taken_ns(kv, 30'000'000) == 30'000'000);
+}
