@@ -128,5 +128,7 @@ void fill_pattern(std::span<std::byte> out, std::uint64_t seed);
 [[nodiscard]] std::unique_ptr<World> make_shm_world();
 [[nodiscard]] std::unique_ptr<World> make_tcp_uring_world();
 [[nodiscard]] std::unique_ptr<World> make_tcp_epoll_world();
+[[nodiscard]] std::unique_ptr<World> make_verbs_world();
+[[nodiscard]] std::unique_ptr<World> make_verbs_send_world();
 
 }  // namespace kvrail::test

@@ -17,31 +17,13 @@
 #include <memory>
 #include <span>
 
+#include "transport/event_sink.h"
 #include "transport/tcp/lease_table.h"
 #include "transport/tcp/send_queues.h"
 #include "transport/tcp/socket_io.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace kvrail::transport::tcp {
-
-/// Where poll() puts events; every producer stops in good order when it is full.
-class EventSink {
- public:
-  explicit EventSink(std::span<Event> out) noexcept : out_(out) {}
-  [[nodiscard]] bool full() const noexcept { return count_ == out_.size(); }
-  [[nodiscard]] std::size_t count() const noexcept { return count_; }
-  [[nodiscard]] Event& add(EventKind kind) noexcept {
-    KVRAIL_ASSERT(!full());
-    Event& event = out_[count_++];
-    event = Event{};
-    event.kind = kind;
-    return event;
-  }
-
- private:
-  std::span<Event> out_;
-  std::size_t count_ = 0;
-};
 
 /// What all lanes share; owned by the transport.
 struct LaneContext {

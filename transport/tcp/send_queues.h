@@ -1,5 +1,4 @@
-// What waits to be sent on a lane: frames as copied bytes, chunks as references, acknowledgements
-// as ranges. Fixed capacity, taken at construction.
+// What waits to be sent on a lane: frames as copied bytes, chunks as references. Fixed capacity, taken at construction.
 //
 // Thread: owner.
 #pragma once
@@ -17,6 +16,7 @@
 #include "kvrail/base/bits.h"
 #include "kvrail/base/status.h"
 #include "kvrail/base/time.h"
+#include "transport/ack_queue.h"
 #include "transport/transport.h"
 #include "transport/wire/frame.h"
 
@@ -206,41 +206,6 @@ class ChunkRing {
   std::uint64_t sent_ = 0;
   std::uint64_t acked_ = 0;
   std::uint64_t done_ = 0;
-};
-
-/// Acknowledgements owed for the chunks of one class, neighbours with one outcome merged.
-class AckQueue {
- public:
-  explicit AckQueue(std::uint32_t capacity) : ranges_(capacity) {}
-  struct Range {
-    std::uint64_t first = 0;
-    std::uint32_t count = 0;
-    Code code = Code::ok;
-  };
-  [[nodiscard]] bool full() const noexcept { return ranges_.full(); }
-  [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
-  [[nodiscard]] const Range& front() noexcept { return ranges_.front(); }
-  void pop() noexcept { ranges_.pop(); }
-  /// The next chunk of the class ended with `code`.
-  void push(Code code) noexcept {
-    if (!ranges_.empty()) {
-      Range& last = ranges_.back();
-      if (last.code == code && last.count < wire::kMaxAckCount) {
-        ++last.count;
-        ++next_;
-        return;
-      }
-    }
-    ranges_.push(Range{next_++, 1, code});
-  }
-  void clear() noexcept {
-    ranges_.clear();
-    next_ = 0;
-  }
-
- private:
-  FixedQueue<Range> ranges_;
-  std::uint64_t next_ = 0;
 };
 
 }  // namespace kvrail::transport::tcp

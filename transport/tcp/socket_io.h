@@ -16,7 +16,7 @@
 #include <string>
 
 #include "kvrail/base/result.h"
-#include "transport/tcp/address.h"
+#include "transport/socket_address.h"
 
 namespace kvrail::transport::tcp {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvrail/base/result.h"
-#include "transport/tcp/address.h"
+#include "transport/socket_address.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace kvrail::transport::tcp {

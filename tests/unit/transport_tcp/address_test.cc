@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "transport/tcp/address.h"
+#include "transport/socket_address.h"
 
 namespace kvrail::transport::tcp {
 namespace {

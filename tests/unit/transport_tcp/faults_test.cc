@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "tests/unit/transport_tcp/node.h"
-#include "transport/tcp/address.h"
+#include "transport/socket_address.h"
 
 namespace kvrail::test {
 namespace {
@@ -89,14 +89,14 @@ TEST_CASE("nobody listens there: the lane goes down with the reason") {
 TEST_CASE("somebody listens there but never answers: the lane times out") {
   for (const tcp::IoChoice io : kBackends) {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    tcp::SocketAddress address = *tcp::parse_address("127.0.0.1:0", tcp::PortZero::allowed);
+    transport::SocketAddress address = *transport::parse_address("127.0.0.1:0", transport::PortZero::allowed);
     REQUIRE(::bind(fd, address.get(), address.length) == 0);
     REQUIRE(::listen(fd, 8) == 0);
     REQUIRE(::getsockname(fd, address.get(), &address.length) == 0);
     tcp::TcpOptions options = options_for(1, io, false);
     options.handshake_timeout_ns = 50 * kMillisecondNs;
     Node node(options);
-    REQUIRE(node->open_lane(tcp::to_string(address), 31).ok());
+    REQUIRE(node->open_lane(transport::to_string(address), 31).ok());
     CHECK(node->next_deadline_ns() != transport::Transport::kNoDeadline);
     run_until({&node}, [&] { return node.count(EventKind::lane_down) == 1; });
     CHECK(node.seen.back().status.code == Code::timed_out);

@@ -6,7 +6,7 @@
 
 #include "tests/unit/transport_tcp/node.h"
 #include "transport/handshake.h"
-#include "transport/tcp/address.h"
+#include "transport/socket_address.h"
 
 namespace kvrail::test {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 class Stranger {
  public:
   explicit Stranger(std::string_view address) {
-    const auto to = tcp::parse_address(address);
+    const auto to = transport::parse_address(address);
     REQUIRE(to.ok());
     fd_ = ::socket(to->family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
     REQUIRE(fd_ >= 0);
@@ -148,7 +148,7 @@ TEST_CASE("a first socket whose second never comes is given up") {
     config.incarnation = 1;
     auto handshake = transport::Handshake::dial(config, transport::random_nonce(),
                                                 transport::LaneKind::control, 5);
-    const auto to = tcp::parse_address(listener->listen_address());
+    const auto to = transport::parse_address(listener->listen_address());
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     REQUIRE(::connect(fd, to->get(), to->length) == 0);
     std::array<std::byte, 512> payload;

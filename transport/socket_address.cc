@@ -1,4 +1,4 @@
-#include "transport/tcp/address.h"
+#include "transport/socket_address.h"
 
 #include <arpa/inet.h>
 
@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cstring>
 
-namespace kvrail::transport::tcp {
+namespace kvrail::transport {
 namespace {
 
 constexpr std::size_t kMaxHostBytes = INET6_ADDRSTRLEN;  // with its terminating zero
@@ -176,4 +176,4 @@ std::string to_string(const SocketAddress& address) {
   return "(no address)";
 }
 
-}  // namespace kvrail::transport::tcp
+}  // namespace kvrail::transport

@@ -11,7 +11,7 @@
 
 #include "kvrail/base/result.h"
 
-namespace kvrail::transport::tcp {
+namespace kvrail::transport {
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -41,4 +41,4 @@ enum class PortZero : std::uint8_t {
 /// The form that parse_address reads.
 [[nodiscard]] std::string to_string(const SocketAddress& address);
 
-}  // namespace kvrail::transport::tcp
+}  // namespace kvrail::transport

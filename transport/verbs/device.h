@@ -1,0 +1,60 @@
+// The RDMA devices of this machine that a transport uses: one protection domain, completion queue
+// and event channel each. Thread: owner.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvrail/base/result.h"
+#include "transport/verbs/port_choice.h"
+
+namespace kvrail::transport::verbs {
+
+inline constexpr std::size_t kMaxDevices = 8;
+
+struct Device {
+  std::uint32_t index = 0;
+  std::string name;
+  ibv_context* context = nullptr;  // rdma_cm's, shared by the process
+  ibv_pd* domain = nullptr;
+  ibv_comp_channel* channel = nullptr;
+  ibv_cq* completions = nullptr;
+  std::uint32_t max_sge = 1;
+  std::uint64_t max_region_bytes = 0;
+  bool immediates = true;  // iWARP has none
+  bool failed = false;     // the device said that it is dead
+};
+
+class Devices {
+ public:
+  Devices() = default;
+  Devices(Devices&& other) noexcept
+      : list_(std::exchange(other.list_, nullptr)), devices_(std::move(other.devices_)) {
+    other.devices_.clear();
+  }
+  Devices& operator=(Devices&&) = delete;
+  Devices(const Devices&) = delete;
+  ~Devices();
+
+  /// Opens the named devices (empty: all). completions: entries that each queue should have; fewer
+  /// where the device allows no more, which `completions_of_least` tells.
+  [[nodiscard]] static Result<Devices> open(const std::vector<std::string>& names,
+                                            std::uint32_t completions);
+
+  [[nodiscard]] Device* find(const ibv_context* context) noexcept;
+  [[nodiscard]] std::vector<Device>& all() noexcept { return devices_; }
+  [[nodiscard]] std::uint32_t completions_of_least() const noexcept;
+  /// What rank_ports() wants to know, read anew: GIDs change while a machine runs.
+  [[nodiscard]] std::vector<PortView> ports() const;
+  [[nodiscard]] std::string names() const;
+
+ private:
+  ibv_context** list_ = nullptr;
+  std::vector<Device> devices_;
+};
+
+}  // namespace kvrail::transport::verbs

@@ -1,0 +1,63 @@
+// The memory that the devices know: each range registered once with every device, in regions of at
+// most 2 GiB, found again by address.
+//
+// Thread: owner.
+// Invariant: regions are sorted and do not overlap. A range that is registered again as it is, is
+// counted; one that overlaps another is new memory at old addresses, so the old one goes.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kvrail/base/result.h"
+#include "transport/verbs/device.h"
+
+namespace kvrail::transport::verbs {
+
+inline constexpr std::uint64_t kMaxRegionBytes = 1ULL << 31;
+
+struct Region {
+  std::byte* begin = nullptr;
+  std::byte* end = nullptr;
+  std::byte* base = nullptr;  // of the range that it is a part of
+  std::uint32_t uses = 1;     // of the range
+  bool writable = false;      // by peers
+  std::array<ibv_mr*, kMaxDevices> keys{};
+};
+
+class MemoryMap {
+ public:
+  explicit MemoryMap(Devices& devices) : devices_(devices) {}
+  ~MemoryMap();
+  MemoryMap(const MemoryMap&) = delete;
+  MemoryMap& operator=(const MemoryMap&) = delete;
+
+  /// All or nothing: what was registered before a failure is undone. Control path.
+  [[nodiscard]] Result<void> add(std::byte* base, std::uint64_t bytes);
+  void remove(std::byte* base) noexcept;
+
+  /// The region that holds `address`, or nullptr.
+  [[nodiscard]] const Region* find(const std::byte* address) noexcept {
+    if (last_ < regions_.size() && contains(regions_[last_], address)) return &regions_[last_];
+    return search(address);
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return regions_.size(); }
+
+ private:
+  [[nodiscard]] static bool contains(const Region& region, const std::byte* address) noexcept {
+    return address >= region.begin && address < region.end;
+  }
+  [[nodiscard]] const Region* search(const std::byte* address) noexcept;
+  [[nodiscard]] int register_region(Region& region) noexcept;
+  void release(Region& region) noexcept;
+
+  Devices& devices_;
+  std::vector<Region> regions_;
+  std::size_t last_ = 0;  // where the last look-up ended; the next is mostly there too
+};
+
+}  // namespace kvrail::transport::verbs
