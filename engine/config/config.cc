@@ -252,6 +252,8 @@ Readers top_readers(Config& c) {
           {"memory", section(source, "memory", memory_readers(c))},
           {"tcp", section(source, "tcp", tcp_readers(c))},
           {"shm", section(source, "shm", {{"listen", text(c.shm_listen, "not to listen")}})},
+          {"verbs", section(source, "verbs", {{"listen", text(c.verbs_listen, "not to listen")},
+                                              {"device", text(c.verbs_device, "for the default")}})},
           {"transfer", section(source, "transfer", transfer_readers(c))},
           {"codec", section(source, "codec", {{"profile", text(c.profile, "to use the built-in figures")}})},
           {"log", section(source, "log", log_readers(c))},

@@ -20,8 +20,8 @@ enum class WorkerMode : std::uint8_t { shared, dedicated };
 enum class IdlePolicy : std::uint8_t { adaptive, spin, yield };
 
 struct PeerConfig {
-  std::string address;             // "host:port", "[v6]:port" (tcp) or a path (shm)
-  std::string transport = "tcp";   // tcp | shm
+  std::string address;             // "host:port", "[v6]:port" (tcp, verbs) or a path (shm)
+  std::string transport = "tcp";   // tcp | shm | verbs
   [[nodiscard]] bool operator==(const PeerConfig&) const = default;
 };
 
@@ -73,6 +73,9 @@ struct Config {
   bool force_epoll = false;
   // [shm]
   std::string shm_listen;          // empty: off
+  // [verbs]
+  std::string verbs_listen;        // empty: does not listen
+  std::string verbs_device = "auto";   // or names, separated by commas
   // [transfer]
   bool integrity = true;
   Medium policy = Medium::automatic;

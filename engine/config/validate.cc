@@ -99,11 +99,24 @@ Result<void> validate_workers(const Config& config) {
   return {};
 }
 
+// An RDMA port is never a loopback one: other machines reach it.
+Result<void> validate_verbs(const Config& config) {
+  if (config.verbs_listen.empty()) return {};
+  if (const std::string wrong = judge_address(config.verbs_listen, true); !wrong.empty()) {
+    return refused(config, {"verbs.listen"}, "verbs.listen: \"" + config.verbs_listen + "\" " + wrong);
+  }
+  if (!config.psk_file.empty() || config.insecure) return {};
+  return refused(config, {"verbs.listen", "tcp.insecure"},
+                 "verbs.listen: can be reached from other machines; set tcp.psk_file to a file of at least 16 "
+                 "random bytes that all nodes share, or tcp.insecure = true on a network that you trust");
+}
+
 Result<void> validate_security(const Config& config) {
   if (config.insecure && !config.psk_file.empty()) {
     return refused(config, {"tcp.insecure", "tcp.psk_file"},
                    "tcp.insecure: contradicts tcp.psk_file; keep one of them");
   }
+  if (const auto verbs = validate_verbs(config); !verbs.ok()) return verbs;
   if (config.tcp_listen.empty()) return {};
   if (const std::string wrong = judge_address(config.tcp_listen, true); !wrong.empty()) {
     return refused(config, {"tcp.listen"}, "tcp.listen: \"" + config.tcp_listen + "\" " + wrong);
@@ -146,16 +159,16 @@ Result<void> validate_peers(const Config& config) {
     const PeerConfig& peer = config.peers[i];
     const std::string address_at = slot("peer", i, "address");
     const std::string transport_at = slot("peer", i, "transport");
-    if (peer.transport != "tcp" && peer.transport != "shm") {
+    if (peer.transport != "tcp" && peer.transport != "shm" && peer.transport != "verbs") {
       return refused(config, {transport_at},
-                     "peer.transport: \"" + peer.transport + "\" is not one of tcp, shm");
+                     "peer.transport: \"" + peer.transport + "\" is not one of tcp, shm, verbs");
     }
     if (peer.address.empty()) {
       return refused(config, {transport_at},
                      "peer.address: missing; give \"host:port\" or, for shm, a path");
     }
     const std::string wrong =
-        peer.transport == "tcp" ? judge_address(peer.address, false) : judge_shm_path(peer.address);
+        peer.transport == "shm" ? judge_shm_path(peer.address) : judge_address(peer.address, false);
     if (!wrong.empty()) {
       return refused(config, {address_at, transport_at},
                      "peer.address: \"" + peer.address + "\" " + wrong);

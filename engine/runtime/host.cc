@@ -112,13 +112,13 @@ Result<void> Host::build() {
   auto page = mempool::Arena::create({.bytes = sizeof(StatusPage), .name = "kvrail-status"});
   if (!page.ok()) return std::move(page).error();
   status_page_ = std::move(page).value();
-  for (const auto step : {&Host::check, &Host::read_profile, &Host::build_key, &Host::build_tcp, &Host::build_shm, &Host::build_node,
+  for (const auto step : {&Host::check, &Host::read_profile, &Host::build_key, &Host::build_tcp, &Host::build_shm, &Host::build_verbs, &Host::build_node,
                           &Host::build_sessions}) {
     if (auto done = (this->*step)(); !done.ok()) return done;
   }
   for (const PeerConfig& peer : config_.peers) {
     const auto at = static_cast<std::uint32_t>(shown_peers_.size());
-    pending_peers_.push_back({.address = peer.address, .at = at, .shm = peer.transport == "shm", .told = false});
+    pending_peers_.push_back({.address = peer.address, .at = at, .transport = peer.transport, .told = false});
     StatusDial& shown = shown_peers_.emplace_back();
     copy_text(peer.address, shown.address);
     copy_text(peer.transport, shown.transport);
@@ -150,45 +150,6 @@ Result<void> Host::read_profile() {
   loss_ = loss_of(loaded->profile);
   protection_ = loaded->profile.protection;
   if (loaded->basis) lowrank_ = std::make_shared<LowRankBasis>(std::move(*loaded->basis), loaded->profile.theta);
-  return {};
-}
-
-Result<void> Host::build_shm() {
-  const bool dials = std::any_of(config_.peers.begin(), config_.peers.end(),
-                                 [](const PeerConfig& peer) { return peer.transport == "shm"; });
-  if (config_.shm_listen.empty() && !dials) return {};
-  transport::shm::ShmOptions options;
-  options.node = node_id_;
-  options.incarnation = incarnation_;
-  options.listen_path = config_.shm_listen;
-  options.psk = &psk_;
-  options.other_users = !psk_.empty();  // a peer of another user must prove the key
-  auto shm = transport::shm::ShmTransport::open(options);
-  if (!shm.ok()) return std::move(shm).error();
-  shm_ = std::move(shm).value();
-  return {};
-}
-
-Result<void> Host::build_tcp() {
-  transport::tcp::TcpOptions options;
-  options.node = node_id_;
-  options.incarnation = incarnation_;
-  options.psk = psk_;
-  if (!config_.tcp_listen.empty()) {
-    auto address = resolve_address(config_.tcp_listen);
-    if (!address.ok()) {
-      return setting_error(config_, address.status(), {"tcp.listen"}, "tcp.listen: " + address.error().message);
-    }
-    options.listen_address = std::move(address).value();
-  }
-  options.io = config_.force_epoll ? transport::tcp::IoChoice::epoll : transport::tcp::IoChoice::automatic;
-  options.integrity = config_.integrity ? transport::tcp::Integrity::full : transport::tcp::Integrity::off;
-  options.congestion_control = config_.congestion;
-  options.bulk_rate_bytes_per_s = config_.pacing_bytes_per_s;
-  auto tcp = transport::tcp::TcpTransport::create(options);
-  if (!tcp.ok()) return std::move(tcp).error();
-  tcp_ = std::move(tcp).value();
-  if (!tcp_->warning().empty()) log_(LogLevel::warning, tcp_->warning());
   return {};
 }
 
@@ -231,6 +192,7 @@ Result<void> Host::build_node() {
     tcp_index_ = node_->add_transport(*tcp_);
   }
   if (shm_) shm_index_ = node_->add_transport(*shm_);
+  if (verbs_) verbs_index_ = node_->add_transport(*verbs_);
   return {};
 }
 
@@ -311,7 +273,7 @@ void Host::drain() {
 void Host::resolve_peers() {
   resolve_again_ns_ = clock_.now_ns() + kResolveAgainNs;
   std::erase_if(pending_peers_, [this](PendingPeer& peer) {
-    if (peer.shm) {
+    if (peer.transport == "shm") {
       connect(peer, "shm:" + peer.address);
       return true;
     }
@@ -331,7 +293,8 @@ void Host::resolve_peers() {
 
 void Host::connect(const PendingPeer& peer, const std::string& address) {
   Result<void> dialled;
-  with_node([&](Node& node) { dialled = node.connect(address, peer.shm ? shm_index_ : tcp_index_); });
+  const std::uint32_t transport = peer.transport == "shm" ? shm_index_ : peer.transport == "verbs" ? verbs_index_ : tcp_index_;
+  with_node([&](Node& node) { dialled = node.connect(address, transport); });
   if (dialled.ok()) {
     dialled_peers_.push_back({.address = peer.address, .at = peer.at, .told = {}});
   } else {
@@ -382,5 +345,6 @@ void Host::watch(TimeNs now_ns) {
 }
 
 std::string_view Host::tcp_address() const noexcept { return tcp_->listen_address(); }
+std::string_view Host::verbs_address() const noexcept { return verbs_ ? verbs_->listen_address() : std::string_view(); }
 
 }  // namespace kvrail::engine

@@ -26,6 +26,7 @@
 #include "transport/handshake.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/verbs/verbs_transport.h"
 
 namespace kvrail::engine {
 
@@ -57,6 +58,7 @@ class Host {
   [[nodiscard]] NodeId node_id() const noexcept { return node_id_; }
   // Where peers can dial, with the port that the kernel chose; empty when not listening.
   [[nodiscard]] std::string_view tcp_address() const noexcept;
+  [[nodiscard]] std::string_view verbs_address() const noexcept;
   // One line each: what this engine has, and what it was built without.
   [[nodiscard]] std::vector<std::string> capabilities() const;
   [[nodiscard]] const Worker& worker() const noexcept { return *worker_; }
@@ -68,7 +70,7 @@ class Host {
   struct PendingPeer {
     std::string address;
     std::uint32_t at = 0;          // in the configuration
-    bool shm = false;
+    std::string transport;         // as the config has it
     bool told = false;             // that the name does not resolve; said once
   };
   struct DialledPeer {             // in the order of Node::connect()
@@ -84,9 +86,12 @@ class Host {
   [[nodiscard]] Result<void> build_key();
   [[nodiscard]] Result<void> build_tcp();
   [[nodiscard]] Result<void> build_shm();
+  [[nodiscard]] Result<void> build_verbs();
+  [[nodiscard]] bool dials(std::string_view transport) const noexcept;
   [[nodiscard]] Result<void> build_node();
   [[nodiscard]] Result<void> build_sessions();
   [[nodiscard]] NodeOptions node_options() const;
+  [[nodiscard]] std::string verbs_line() const;   // of capabilities()
   // Dials the peers whose names resolve by now; the others are tried again by step().
   void resolve_peers();
   void connect(const PendingPeer& peer, const std::string& address);
@@ -109,6 +114,7 @@ class Host {
   std::unique_ptr<mempool::Arena> status_page_;
   transport::Psk psk_;
   std::unique_ptr<transport::shm::ShmTransport> shm_;   // only where the config speaks of it
+  std::unique_ptr<transport::verbs::VerbsTransport> verbs_;  // likewise
   std::unique_ptr<transport::tcp::TcpTransport> tcp_;
   std::unique_ptr<LaneWorker> lane_worker_;       // dedicated mode
   std::unique_ptr<LaneProxy> lane_proxy_;
@@ -123,6 +129,7 @@ class Host {
   std::vector<StatusDial> shown_peers_;           // one for each peer of the config
   std::uint32_t tcp_index_ = 0;
   std::uint32_t shm_index_ = 0;
+  std::uint32_t verbs_index_ = 0;
   TimeNs resolve_again_ns_ = 0;
   TimeNs peers_look_ns_ = 0;
   TimeNs refusals_look_ns_ = 0;

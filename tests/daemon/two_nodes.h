@@ -29,6 +29,7 @@ struct Link {
   bool shm = false;
   bool epoll = false;
   const char* extra = "";   // further sections for both nodes
+  const char* verbs = nullptr;   // the address of an RDMA port: lanes over it, and no others
 };
 inline constexpr Link kLinks[] = {
     {"tcp, shared worker"},
@@ -73,11 +74,15 @@ class Pair {
                        "\"\n[memory]\ntables = \"64 MiB\"\nreceive_arena = \"64 MiB\"\nagent_arena = \"16 MiB\"\n";
     text += "[transfer]\nwindow_tokens = 160\nsparse_values = \"lossless\"\nsummary_tokens = 100\n";
     text += link_.extra + extra_;
-    const std::string address = link_.shm ? dir_.path("lane") : "127.0.0.1:" + std::to_string(port_);
-    const std::string table = link_.shm ? "[shm]\n" : std::string("[tcp]\n") + (link_.epoll ? "force_epoll = true\n" : "");
+    const bool verbs = link_.verbs != nullptr;
+    const std::string host = verbs ? link_.verbs : "127.0.0.1";
+    const std::string address = link_.shm ? dir_.path("lane") : host + ":" + std::to_string(port_);
+    const std::string table = link_.shm ? "[shm]\n"
+                              : verbs   ? "[tcp]\ninsecure = true\n[verbs]\n"
+                                        : std::string("[tcp]\n") + (link_.epoll ? "force_epoll = true\n" : "");
     text += table + (listens ? "listen = \"" + address + "\"\n" : "");
     if (!listens) {
-      text += "[[peer]]\naddress = \"" + address + "\"\ntransport = \"" + (link_.shm ? "shm" : "tcp") + "\"\n";
+      text += "[[peer]]\naddress = \"" + address + "\"\ntransport = \"" + (link_.shm ? "shm" : verbs ? "verbs" : "tcp") + "\"\n";
     }
     auto process = std::make_unique<Process>(std::vector<std::string>{kvraild_path(), "--config",
                                                                       dir_.write(node + ".toml", text)});

@@ -27,8 +27,8 @@ TRANSPORTS = ['shm', 'tcp', 'verbs', 'ucx', 'dpdk', 'sim']
 # Library header prefix -> the folders that may see it. What is not named here is the standard library,
 # the system or a library that every folder may use.
 LIBRARIES = {
-    'infiniband/': ['transport/verbs', 'mempool/verbs'],
-    'rdma/': ['transport/verbs'],
+    'infiniband/': ['transport/verbs', 'mempool/verbs', 'perf', 'tests'],
+    'rdma/': ['transport/verbs', 'tests'],
     'ucp/': ['transport/ucx', 'perf'],
     'uct/': ['transport/ucx', 'perf'],
     'ucs/': ['transport/ucx', 'perf'],

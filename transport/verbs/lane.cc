@@ -190,8 +190,10 @@ bool Lane::service(EventSink& sink) noexcept {
     again = !emit_done(sink) || again;
     if (!fading_) flush();
   }
-  if (is_alive() && fading_ && !again)
-    end(Status{Code::lane_lost, Scope::lane, end_status_.detail}, Code::lane_lost);
+  if (is_alive() && fading_ && !again) {
+    const Status lost{Code::lane_lost, Scope::lane, end_status_.detail};
+    end(leaving_ ? end_status_ : lost, Code::lane_lost);
+  }
   if (is_alive() && leaving_ && !ring_.has_waiting() &&
       queues_[kControl].completed == queues_[kControl].posted) {
     end(end_status_, Code::lane_lost);

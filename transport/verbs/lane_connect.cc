@@ -140,7 +140,7 @@ Status Lane::make_memory() noexcept {
     memory_ = std::make_unique<std::byte[]>(bytes);
     for (DigestRing& digests : in_digests_) digests.make_memory();
   }
-  memory_key_ = ::ibv_reg_mr(device_->domain, memory_.get(), bytes, IBV_ACCESS_LOCAL_WRITE);
+  memory_key_ = ::ibv_reg_mr(device_->domain, memory_.get(), bytes, unsigned{IBV_ACCESS_LOCAL_WRITE});
   if (memory_key_ == nullptr) return system_status(Code::limit);
   ring_.set_memory({memory_.get() + slots, kRingBytes});
   return {};

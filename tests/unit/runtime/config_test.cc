@@ -86,7 +86,7 @@ TEST_CASE("config / what is wrong is named with file, line, key and remedy, on o
   CHECK(says("[node\n", "k.toml:1:"));
   CHECK(says("peer = 3\n", "must be an array of tables"));
   CHECK(says("[[peer]]\naddres = \"x\"\n", "peer.addres: unknown key; known here are address, transport"));
-  CHECK(says("[[peer]]\naddress = \"a:1\"\ntransport = \"udp\"\n", "not one of tcp, shm"));
+  CHECK(says("[[peer]]\naddress = \"a:1\"\ntransport = \"udp\"\n", "not one of tcp, shm, verbs"));
   CHECK(says("[[peer]]\naddress = \"a:1\"\n[[peer]]\naddress = \"a:1\"\n", "stands twice"));
   CHECK(says("[[attach.tenant]]\nname = \"ghost\"\n", "attach.tenant.uid: missing"));
   CHECK(says("[[attach.tenant]]\nuid = 1\nname = \"a b\"\n", "must not hold spaces"));
@@ -132,6 +132,11 @@ TEST_CASE("config / an empty text is no way to say none, a shm path has no folde
   CHECK(says("[shm]\nlisten = \"here\"\n", "k.toml:2: shm.listen: \"here\" must be @name or an absolute path"));
   CHECK(says("[[peer]]\ntransport = \"shm\"\naddress = \"here\"\n", "k.toml:3: peer.address: \"here\" must be @name"));
   CHECK(refusal("[shm]\nlisten = \"@here\"\n") == "accepted");
+  CHECK(says("[verbs]\nlisten = \"10.0.0.1:7471\"\n", "k.toml:2: verbs.listen: can be reached from other machines"));
+  CHECK(says("[verbs]\nlisten = \"10.0.0.1\"\n", "k.toml:2: verbs.listen: \"10.0.0.1\" needs the form host:port"));
+  CHECK(refusal("[tcp]\ninsecure = true\n[verbs]\nlisten = \"10.0.0.1:7471\"\ndevice = \"a,b\"\n") == "accepted");
+  CHECK(refusal("[[peer]]\ntransport = \"verbs\"\naddress = \"10.0.0.1:7471\"\n") == "accepted");
+  CHECK(says("[[peer]]\ntransport = \"verbs\"\naddress = \"@here\"\n", "k.toml:3: peer.address: \"@here\" needs"));
 }
 
 TEST_CASE("config / listening beyond loopback needs a key or a word that says so") {
