@@ -14,6 +14,7 @@ void run_daemon(Report& report);
 void run_blocks(Report& report);
 void run_critical(Report& report);
 void run_idle(Report& report);
+void run_verbs(Report& report);
 void run_codec(Report& report);
 void run_scheduler(Report& report);
 

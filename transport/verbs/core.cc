@@ -13,7 +13,7 @@ namespace {
 // bounded so that a fast peer can't keep the Worker here.
 constexpr int kRoundsPerPoll = 3;
 // Connections come and go rarely; looking costs a system call.
-constexpr TimeNs kEventsEveryNs = 100 * kMicrosecondNs;
+constexpr TimeNs kEventsEveryNs = kMillisecondNs;
 
 }  // namespace
 
@@ -30,6 +30,7 @@ std::uint32_t Core::take_lane() noexcept {
     const std::uint32_t index = (next_lane_ + i) % count;
     if (lanes_[index]->state() != LaneState::unused) continue;
     next_lane_ = (index + 1) % count;
+    used_ |= std::uint64_t{1} << index;
     return index;
   }
   return kNoLane;
@@ -140,27 +141,33 @@ std::size_t Core::poll(TimeNs now_ns, std::span<Event> events) noexcept {
   const bool woken = std::exchange(armed_, false);
   unfinished_ = false;
   if (woken) drain_notices();
-  for (auto& lane : lanes_) lane->repost();
+  for_each_used([](Lane& lane) { lane.repost(); });
   if (woken || now_ns - events_read_ns_ >= kEventsEveryNs || now_ns < events_read_ns_) {
     events_read_ns_ = now_ns;
     read_connection_events();
     if (woken) read_device_events();
   }
-  if (now_ns >= next_deadline_ns_) {
-    for (auto& lane : lanes_) static_cast<void>(lane->on_time());
-  }
+  if (now_ns >= next_deadline_ns_)
+    for_each_used([](Lane& lane) { static_cast<void>(lane.on_time()); });
   for (int round = 0; round < kRoundsPerPoll; ++round) {
     const bool any = poll_completions();
     if (!any && round > 0) break;
     emit_withdrawn(sink);
-    for (auto& lane : lanes_) {
-      if (lane->state() != LaneState::unused && lane->service(sink)) unfinished_ = true;
-    }
+    service_lanes(sink);
   }
   emit_withdrawn(sink);
   next_deadline_ns_ = kNoDeadline;
-  for (auto& lane : lanes_) next_deadline_ns_ = std::min(next_deadline_ns_, lane->on_time());
+  for_each_used(
+      [this](Lane& lane) { next_deadline_ns_ = std::min(next_deadline_ns_, lane.on_time()); });
   return sink.count();
+}
+
+void Core::service_lanes(EventSink& sink) noexcept {
+  for (std::uint64_t left = used_; left != 0; left &= left - 1) {
+    Lane& lane = *lanes_[static_cast<std::size_t>(std::countr_zero(left))];
+    if (lane.service(sink)) unfinished_ = true;
+    if (lane.state() == LaneState::unused) used_ &= ~lane.bit();
+  }
 }
 
 void Core::emit_withdrawn(EventSink& sink) noexcept {

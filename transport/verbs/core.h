@@ -9,6 +9,7 @@
 
 #include <rdma/rdma_cma.h>
 
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -59,6 +60,13 @@ class Core final : public VerbsTransport {
   [[nodiscard]] LaneId new_id(std::uint32_t index) noexcept;
   [[nodiscard]] bool register_sink(LeaseId lease, const Payload& sink) noexcept;
   void emit_withdrawn(EventSink& sink) noexcept;
+  void service_lanes(EventSink& sink) noexcept;
+  template <class F>
+  void for_each_used(F&& f) noexcept {
+    for (std::uint64_t left = used_; left != 0; left &= left - 1) {
+      f(*lanes_[static_cast<std::size_t>(std::countr_zero(left))]);
+    }
+  }
   // events.cc
   void read_connection_events() noexcept;
   void on_request(rdma_cm_id* request, const ConnectionEvent& event) noexcept;
@@ -80,6 +88,7 @@ class Core final : public VerbsTransport {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::uint32_t> generations_;             // by lane
   std::uint32_t next_lane_ = 0;                        // where the search for a free slot begins
+  std::uint64_t used_ = 0;                             // a bit for each lane that is not unused
   std::vector<std::vector<std::byte*>> lease_ranges_;  // by slot: registered for this lease alone
   rdma_cm_id* listener_ = nullptr;
   int wait_fd_ = -1;

@@ -33,6 +33,7 @@ Lane::Lane(LaneContext& context, std::uint32_t index)
 
 Lane::~Lane() {
   destroy_pairs();
+  forget_memory();
 }
 
 void Lane::reset() noexcept {
@@ -171,6 +172,7 @@ void Lane::greet() noexcept {
 }
 
 bool Lane::service(EventSink& sink) noexcept {
+  if (state_ == LaneState::unused) return false;  // dialling or accepting failed at once
   bool again = false;
   if (is_alive()) {
     again = !read_inbox(sink);

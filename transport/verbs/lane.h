@@ -160,6 +160,7 @@ class Lane {
   [[nodiscard]] Status connect() noexcept;
   [[nodiscard]] bool take_greeting(const ConnectionEvent& event) noexcept;
   void destroy_pairs() noexcept;
+  void forget_memory() noexcept;
   void post_receives() noexcept;
 
   // lane_send.cc

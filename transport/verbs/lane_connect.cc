@@ -140,8 +140,13 @@ Status Lane::make_memory() noexcept {
     memory_ = std::make_unique<std::byte[]>(bytes);
     for (DigestRing& digests : in_digests_) digests.make_memory();
   }
-  memory_key_ = ::ibv_reg_mr(device_->domain, memory_.get(), bytes, unsigned{IBV_ACCESS_LOCAL_WRITE});
-  if (memory_key_ == nullptr) return system_status(Code::limit);
+  if (memory_key_ == nullptr || memory_key_->pd != device_->domain) {
+    // Kept from one connection to the next: registering is most of what reconnecting costs.
+    forget_memory();
+    memory_key_ =
+        ::ibv_reg_mr(device_->domain, memory_.get(), bytes, unsigned{IBV_ACCESS_LOCAL_WRITE});
+    if (memory_key_ == nullptr) return system_status(Code::limit);
+  }
   ring_.set_memory({memory_.get() + slots, kRingBytes});
   return {};
 }
@@ -192,7 +197,8 @@ Status Lane::make_pairs() noexcept {
     if (::rdma_init_qp_attr(connection_, &attributes, &mask) != 0)
       return system_status(Code::io_error);
     // A dialler's connection does not know yet what its peer may do.
-    attributes.qp_access_flags = unsigned{IBV_ACCESS_LOCAL_WRITE} | unsigned{IBV_ACCESS_REMOTE_WRITE};
+    attributes.qp_access_flags =
+        unsigned{IBV_ACCESS_LOCAL_WRITE} | unsigned{IBV_ACCESS_REMOTE_WRITE};
     if (::ibv_modify_qp(queues_[kBulk].pair, &attributes, mask | IBV_QP_ACCESS_FLAGS) != 0)
       return system_status(Code::io_error);
     own_greeting_.bulk_receives = kBulkReceives;
@@ -263,6 +269,11 @@ Status Lane::join_pairs() noexcept {
   return {};
 }
 
+void Lane::forget_memory() noexcept {
+  if (memory_key_ != nullptr) ::ibv_dereg_mr(memory_key_);
+  memory_key_ = nullptr;
+}
+
 void Lane::destroy_pairs() noexcept {
   const AllowAllocScope allow;
   if (connection_ != nullptr && connected_) static_cast<void>(::rdma_disconnect(connection_));
@@ -274,8 +285,6 @@ void Lane::destroy_pairs() noexcept {
   for (SendQueue& queue : queues_) queue.pair = nullptr;
   connection_ = nullptr;
   connected_ = false;
-  if (memory_key_ != nullptr) ::ibv_dereg_mr(memory_key_);
-  memory_key_ = nullptr;
   for (Doorbell& doorbell : context_.doorbells) doorbell.reset();
 }
 
