@@ -69,6 +69,15 @@ bool write_key(const std::string& folder) {
 std::vector<std::string> what_is_real(const DemoOptions& options,
                                       const Result<LinkedNamespaces>& network) {
   std::vector<std::string> lines;
+  if (options.transport == "verbs") {
+    lines.push_back(
+        "Real: two kvraild processes, RDMA by libibverbs; six agent processes; every byte moved; a "
+        "trained "
+        "model (bf16 KV, 1,536 B a token) computes and answers.");
+    lines.push_back(
+        "Where the device is soft-RoCE in an emulated guest, times say nothing of RDMA.");
+    return lines;
+  }
   lines.push_back(network.ok() ? "Real: two kvraild processes in two network namespaces, TCP over "
                                  "veth shaped by tc tbf; six agent "
                                  "processes; every byte moved; a trained model (bf16 KV, 1,536 B a "
@@ -123,7 +132,7 @@ struct Findings {
 // One rate from start to stop. False: the demo cannot go on.
 bool run_rate(const DemoOptions& options, LinkedNamespaces* network, std::uint64_t rate,
               const std::string& folder, Progress& progress, Findings& findings) {
-  const std::string name = rate_name(rate);
+  const std::string name = options.transport == "verbs" ? "unshaped" : rate_name(rate);
   const auto give_up = [&](const Error& error) {
     progress.clear();
     findings.failures.push_back(name + ": " + error.message);
@@ -149,6 +158,15 @@ bool run_rate(const DemoOptions& options, LinkedNamespaces* network, std::uint64
   return true;
 }
 
+// Node B and its agents, for as long as node A's are there.
+int run_half_b(const DemoOptions& options, const std::string& folder) {
+  auto stage = Stage::start(options, {nullptr, 0}, folder);
+  Result<void> ended = stage.ok() ? (*stage)->wait_for_other_half() : Result<void>(stage.error());
+  if (ended.ok()) ended = (*stage)->stop();
+  if (!ended.ok()) std::fprintf(stderr, "kvrail-demo: %s\n", ended.error().message.c_str());
+  return ended.ok() ? 0 : 1;
+}
+
 int run(const DemoOptions& options) {
   if (!options.loopback && ::geteuid() != 0) static_cast<void>(enter_user_namespace());
   const WorkFolder folder(options.keep);
@@ -158,12 +176,13 @@ int run(const DemoOptions& options) {
     return 1;
   }
   Result<LinkedNamespaces> network =
-      options.loopback
+      options.loopback || options.transport == "verbs"
           ? Result<LinkedNamespaces>(Error{{Code::unsupported}, "--loopback was given"})
           : LinkedNamespaces::make();
   const std::vector<std::string> notes = what_is_real(options, network);
   for (const std::string& line : notes) std::printf("%s\n", line.c_str());
   if (options.keep) std::printf("Configurations and logs stay in %s\n", folder.path().c_str());
+  if (options.half == 1) return run_half_b(options, folder.path());
   Progress progress(options.rates_bytes_per_s.size() * tasks_at_a_rate(options));
   Findings findings;
   for (const std::uint64_t rate : options.rates_bytes_per_s) {

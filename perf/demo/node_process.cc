@@ -62,6 +62,9 @@ std::string config_text(const NodeConfig& config) {
                      "\n[log]\nlevel = \"info\"\n\n";
   if (config.transport == "shm") {
     text += "[shm]\nlisten = \"" + config.listen + "\"\n";
+  } else if (config.transport == "verbs") {
+    text += "[tcp]\npsk_file = \"" + config.psk_file + "\"\n[verbs]\nlisten = \"" + config.listen +
+            "\"\n";
   } else {
     text += "[tcp]\nlisten = \"" + config.listen + "\"\npsk_file = \"" + config.psk_file + "\"\n";
     if (config.pacing_bytes_per_s > 0) {

@@ -35,11 +35,15 @@ std::string default_out(const fs::path& self) {
 }
 
 Result<void> check(const DemoOptions& options) {
-  if (options.transport != "tcp") {
+  if (options.transport != "tcp" && options.transport != "verbs") {
     return Error{{Code::unsupported},
-                 "--transport " + options.transport + ": only tcp can run over a shaped link"};
+                 "--transport " + options.transport + ": is not one of tcp, verbs"};
   }
-  for (const std::string* path : {&options.kvraild, &options.agent, &options.model, &options.profile}) {
+  if (options.half >= 0 && (options.transport != "verbs" || options.addresses.size() != 2)) {
+    return Error{{Code::invalid_argument}, "--half needs --transport verbs and two --addresses"};
+  }
+  for (const std::string* path :
+       {&options.kvraild, &options.agent, &options.model, &options.profile}) {
     if (::access(path->c_str(), R_OK) != 0) {
       return Error{{Code::not_found},
                    *path + " is missing; scripts/demo builds what the demo needs"};
@@ -49,6 +53,10 @@ Result<void> check(const DemoOptions& options) {
 }
 
 }  // namespace
+
+bool runs_policy(const DemoOptions& options, std::string_view policy) noexcept {
+  return !options.brief || policy == "adaptive" || policy == "full";
+}
 
 Result<std::vector<std::uint64_t>> parse_rates(const std::string& text) {
   std::vector<std::uint64_t> rates;
@@ -87,7 +95,14 @@ Result<DemoOptions> parse_options(int argc, char** argv, int& exit_code) {
                  "time a token takes to read for the model that ours stands for (0.5)")
       ->check(CLI::Range(0.0, 100.0));
   app.add_option("--seed", options.seed, "of documents and questions (1)");
-  app.add_option("--transport", options.transport, "tcp");
+  app.add_option("--transport", options.transport, "tcp, or verbs: unshaped, over the RDMA device")
+      ->capture_default_str();
+  app.add_option("--half", options.half, "verbs: only node A (0) or node B (1) with its agents")
+      ->check(CLI::Range(0, 1));
+  app.add_option("--addresses", options.addresses, "verbs, with --half: of both nodes")
+      ->delimiter(',');
+  app.add_option("--key", options.key, "a key file that both halves have");
+  app.add_flag("--brief", options.brief, "only the policies adaptive and full");
   app.add_option("--out", options.out, "folder of result.json and result.svg")
       ->capture_default_str();
   app.add_flag("--keep", options.keep, "keep the folder with configurations and logs");
@@ -107,6 +122,7 @@ Result<DemoOptions> parse_options(int argc, char** argv, int& exit_code) {
   auto parsed = parse_rates(rates);
   if (!parsed.ok()) return std::move(parsed).error();
   options.rates_bytes_per_s = std::move(parsed).value();
+  if (options.transport == "verbs") options.rates_bytes_per_s.resize(1);  // nothing is shaped
   if (auto good = check(options); !good.ok()) return std::move(good).error();
   return options;
 }

@@ -132,6 +132,7 @@ std::string table_of(const RateResult& rate) {
                                  "p95", "n", "bytes/task", "accuracy");
   for (std::size_t i = 0; i < kPolicies.size(); ++i) {
     const PolicyResult& policy = rate.policies[i];
+    if (policy.n == 0) continue;  // not run
     text +=
         fmt::format("  {:<10} {:>7.1f} ms {:>7.1f} ms {:>5} {:>14} {:>10.4f}\n", kPolicies[i].name,
                     policy.p50_ms, policy.p95_ms, policy.n,

@@ -7,10 +7,13 @@
 
 #include <algorithm>
 
+#include "transport/verbs/verbs_transport.h"
+
 namespace kvrail::demo {
 namespace {
 
 constexpr TimeNs kReadyLimitNs = 20 * kSecondNs;
+constexpr TimeNs kHalfLimitNs = 180 * kSecondNs;  // the other half's machine may still start
 constexpr TimeNs kEndLimitNs = 12 * kSecondNs;
 constexpr std::uint32_t kClerkBlockTokens = 32;
 constexpr int kPort = 7400;
@@ -53,35 +56,53 @@ Stage::~Stage() {
   for (ChildProcess& agent : agents_) agent.ask_to_end();
 }
 
+NodeConfig Stage::config_of(int node, const Network& network) const {
+  NodeConfig config;
+  config.id = static_cast<std::uint64_t>(node) + 1;
+  config.socket = folder_ + (node == 0 ? "/a.sock" : "/b.sock");
+  config.psk_file = options_.key.empty() ? folder_ + "/key" : options_.key;
+  config.profile = options_.profile;
+  config.transport = options_.transport;
+  if (options_.half >= 0) {
+    const auto at = [this](std::size_t number) {
+      std::string address = options_.addresses[number];
+      return address.append(":").append(std::to_string(kPort));
+    };
+    config.listen = at(static_cast<std::size_t>(node));
+    if (node == 1) config.peer = at(0);
+    return config;
+  }
+  const std::string host =
+      options_.transport == "verbs" ? transport::verbs::own_address() : "127.0.0.1";
+  config.listen = namespaces_ != nullptr
+                      ? std::string(LinkedNamespaces::address(node)) + ":" + std::to_string(kPort)
+                      : host + ":" + std::to_string(free_port());
+  if (namespaces_ == nullptr && options_.transport == "tcp")
+    config.pacing_bytes_per_s = network.rate_bytes_per_s;
+  if (node == 1) config.peer = nodes_.front().config().listen;
+  return config;
+}
+
 Result<void> Stage::start_nodes(const Network& network) {
-  for (int node = 0; node < 2; ++node) {
-    NodeConfig config;
-    config.id = static_cast<std::uint64_t>(node) + 1;
-    config.socket = folder_ + (node == 0 ? "/a.sock" : "/b.sock");
-    config.psk_file = folder_ + "/key";
-    config.profile = options_.profile;
-    config.listen = namespaces_ != nullptr
-                        ? std::string(LinkedNamespaces::address(node)) + ":" + std::to_string(kPort)
-                        : "127.0.0.1:" + std::to_string(free_port());
-    if (namespaces_ == nullptr) config.pacing_bytes_per_s = network.rate_bytes_per_s;
-    if (node == 1) config.peer = nodes_.front().config().listen;
-    auto started = NodeProcess::start(options_.kvraild, config, folder_,
-                                      namespaces_ != nullptr ? namespaces_->name(node) : "");
+  for (int number = 0; number < 2; ++number) {
+    if (!has(number)) continue;
+    auto started = NodeProcess::start(options_.kvraild, config_of(number, network), folder_,
+                                      namespaces_ != nullptr ? namespaces_->name(number) : "");
     if (!started.ok()) return std::move(started).error();
     nodes_.push_back(std::move(started).value());
   }
   return {};
 }
 
-Result<void> Stage::start_agent(int node, const std::vector<std::string>& arguments) {
+Result<void> Stage::start_agent(int number, const std::vector<std::string>& arguments) {
   const std::string& name = arguments[1];
   SpawnOptions spawn;
   spawn.program = options_.agent;
-  spawn.arguments = {"--socket",     nodes_[static_cast<std::size_t>(node)].config().socket,
+  spawn.arguments = {"--socket",     node(number).config().socket,
                      "--model",      options_.model,
                      "--prefill-ns", std::to_string(options_.prefill_per_token_ns)};
   spawn.arguments.insert(spawn.arguments.end(), arguments.begin(), arguments.end());
-  if (namespaces_ != nullptr) spawn.network_namespace = namespaces_->name(node);
+  if (namespaces_ != nullptr) spawn.network_namespace = namespaces_->name(number);
   spawn.log = folder_ + "/" + name + ".log";
   spawn.pipes = true;
   auto started = ChildProcess::start(spawn);
@@ -105,15 +126,16 @@ Result<void> Stage::start_agents() {
       {0, {"--name", "verifier-a", "--role", "verifier", "--coordinator", "coordinator"}},
       {1, {"--name", "clerk", "--role", "clerk", "--block-tokens", clerk_tokens}},
   };
-  for (const auto& [node, arguments] : cast) {
-    if (auto started = start_agent(node, arguments); !started.ok()) return started;
+  for (const auto& [number, arguments] : cast) {
+    if (!has(number)) continue;
+    if (auto started = start_agent(number, arguments); !started.ok()) return started;
   }
   return {};
 }
 
 Result<void> Stage::wait_ready() {
   const SteadyClock clock;
-  const TimeNs deadline_ns = clock.now_ns() + kReadyLimitNs;
+  const TimeNs deadline_ns = clock.now_ns() + (options_.half < 0 ? kReadyLimitNs : kHalfLimitNs);
   for (ChildProcess& agent : agents_) {
     for (;;) {
       const auto line = agent.next_line();
@@ -130,19 +152,20 @@ Result<void> Stage::wait_ready() {
 // Nodes tell each other of their agents; a send to an agent that is not known yet would fail.
 Result<void> Stage::wait_known() {
   const SteadyClock clock;
-  const TimeNs deadline_ns = clock.now_ns() + kReadyLimitNs;
+  const TimeNs deadline_ns = clock.now_ns() + (options_.half < 0 ? kReadyLimitNs : kHalfLimitNs);
   const std::vector<std::vector<std::string>> wanted{
       {"executor-1", "executor-2", "verifier-b", "clerk"}, {"coordinator", "verifier-a"}};
-  for (std::size_t node = 0; node < wanted.size(); ++node) {
-    for (const std::string& agent : wanted[node]) {
+  for (int number = 0; number < 2; ++number) {
+    if (!has(number)) continue;
+    for (const std::string& agent : wanted[static_cast<std::size_t>(number)]) {
       for (;;) {
-        const engine::StatusData* const page = nodes_[node].status().read();
+        const engine::StatusData* const page = node(number).status().read();
         if (page != nullptr && knows(*page, agent)) break;
         if (auto alive = check(); !alive.ok()) return alive;
         if (clock.now_ns() > deadline_ns) {
           return Error{{Code::timed_out},
-                       "node " + std::to_string(node + 1) + " does not get to know " + agent +
-                           "; its log ends with:\n" + nodes_[node].process().log_tail()};
+                       "node " + std::to_string(number + 1) + " does not get to know " + agent +
+                           "; its log ends with:\n" + node(number).process().log_tail()};
         }
         ::usleep(5'000);
       }
@@ -152,10 +175,19 @@ Result<void> Stage::wait_known() {
 }
 
 void Stage::collect(TransferLog& log) {
-  for (std::size_t node = 0; node < nodes_.size(); ++node) {
-    if (const engine::StatusData* page = nodes_[node].status().read(); page != nullptr) {
-      log.collect(static_cast<int>(node), *page);
-    }
+  for (int number = 0; number < 2; ++number) {
+    if (!has(number)) continue;
+    if (const engine::StatusData* page = node(number).status().read(); page != nullptr)
+      log.collect(number, *page);
+  }
+}
+
+Result<void> Stage::wait_for_other_half() {
+  for (;;) {
+    if (auto alive = check(); !alive.ok()) return alive;
+    const engine::StatusData* const page = node(1).status().read();
+    if (page != nullptr && !knows(*page, "coordinator")) return {};
+    ::usleep(200'000);
   }
 }
 

@@ -34,6 +34,8 @@ class Stage {
 
   [[nodiscard]] ChildProcess& coordinator() noexcept { return agents_.front(); }
   void collect(TransferLog& log);
+  /// Half B: returns when half A has gone, which ends the demo.
+  [[nodiscard]] Result<void> wait_for_other_half();
   /// Fails with the name and the last words of the first program that has ended.
   [[nodiscard]] Result<void> check();
   /// Ends all in order. Fails if one did not end as it should.
@@ -43,6 +45,13 @@ class Stage {
   Stage(const DemoOptions& options, std::string folder)
       : options_(options), folder_(std::move(folder)) {}
   [[nodiscard]] Result<void> start_nodes(const Network& network);
+  [[nodiscard]] NodeConfig config_of(int node, const Network& network) const;
+  [[nodiscard]] bool has(int node) const noexcept {
+    return options_.half < 0 || options_.half == node;
+  }
+  [[nodiscard]] NodeProcess& node(int number) noexcept {
+    return nodes_[options_.half < 0 ? static_cast<std::size_t>(number) : 0];
+  }
   [[nodiscard]] Result<void> start_agent(int node, const std::vector<std::string>& arguments);
   [[nodiscard]] Result<void> start_agents();
   [[nodiscard]] Result<void> wait_ready();

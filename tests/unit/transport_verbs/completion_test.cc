@@ -10,7 +10,7 @@ namespace kvrail::transport::verbs {
 TEST_CASE("every status that the library can name has a row of its own") {
   // The library's text for what it does not know; statuses are numbered from 0.
   int known = 0;
-  for (int i = 0; i < 64; ++i) {
+  for (int i = 0; i < 32; ++i) {  // what the type can hold
     const auto status = static_cast<ibv_wc_status>(i);
     const bool named = i <= IBV_WC_TM_RNDV_INCOMPLETE;
     const CompletionRule rule = rule_of(status);
