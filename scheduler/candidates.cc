@@ -5,6 +5,7 @@
 #include "kvrail/base/bits.h"
 #include "scheduler/cost.h"
 #include "scheduler/medium_choice.h"
+#include "scheduler/split.h"
 
 namespace kvrail::scheduler {
 namespace {
@@ -189,12 +190,22 @@ std::size_t candidates(const SenderFacts& facts, const DepthLoss& by_depth,
     }
     found[count++] = candidate(facts, loss, medium);
   };
+  // The receiver makes a split of one of these and its own compute.
+  const auto consider_tails = [&] {
+    *why = "the receiver does not accept this medium";
+    if ((facts.receiver_accepts & mask_of(Medium::split)) == 0) return;
+    for (const Medium medium : kOffered) {
+      if (may_be_tail(medium)) consider(medium);
+    }
+  };
   if (facts.wish != Medium::automatic) {
     const auto among = [&](const auto& media) {
       return std::find(media.begin(), media.end(), facts.wish) != media.end();
     };
     const bool known = among(kOffered) || among(kOnlyWished);
-    if (known) {
+    if (facts.wish == Medium::split) {
+      consider_tails();
+    } else if (known) {
       consider(facts.wish);
     } else {
       *why = "this medium is not built in";

@@ -1,6 +1,7 @@
 #include "scheduler/cost.h"
 
 #include "kvrail/base/bits.h"
+#include "scheduler/split.h"
 
 namespace kvrail::scheduler {
 namespace {
@@ -116,6 +117,7 @@ TimeNs compute_taken_ns(const CostLine& picked, TimeNs backlog_ns) noexcept {
 CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
                    const LossProfile& loss) noexcept {
   KVRAIL_ASSERT(facts.block_tokens > 0 && static_cast<std::size_t>(it.medium) < kMediumCount);
+  if (it.medium == Medium::split) return split_line(it, facts, loss);
   const MediumLoss& of = loss.media[static_cast<std::size_t>(it.medium)];
   const std::uint64_t blocks = missing_for(it, facts).blocks();
   CostLine line;
@@ -167,9 +169,9 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
 void finish_cost(CostLine& line, const ReceiverFacts& facts, std::int64_t residual_q32) noexcept {
   const bool planes = line.encode_ns > 0 || line.decode_ns > 0;
   const std::uint64_t pieces = planes ? line.blocks : 1;
-  const TimeNs raw = line.wait_ns +
-                     pipelined_ns(line.encode_ns, line.transmit_ns, line.decode_ns, pieces) +
-                     line.recompute_ns;
+  const TimeNs arrived = line.wait_ns + pipelined_ns(line.encode_ns, line.transmit_ns, line.decode_ns, pieces);
+  // The head of a split is computed while its tail arrives.
+  const TimeNs raw = line.head_blocks > 0 ? std::max(arrived, line.recompute_ns) : arrived + line.recompute_ns;
   line.total_ns = bounded(scaled_exp2(static_cast<std::uint64_t>(raw), residual_q32));
   const TimeNs weighed =
       product_ns(static_cast<std::uint64_t>(line.total_ns + line.loss_ns), facts.weight_milli) /

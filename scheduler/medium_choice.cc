@@ -8,6 +8,7 @@
 #include "kvrail/base/bits.h"
 #include "scheduler/cost.h"
 #include "scheduler/keyed_table.h"
+#include "scheduler/split.h"
 
 namespace kvrail::scheduler {
 namespace {
@@ -82,6 +83,22 @@ void apply_deadline(Pick& pick, TimeNs remaining_ns) noexcept {
   }
 }
 
+// A split takes of the network and of the compute: it must gain a tenth on the best of those that take of one.
+void apply_split_gain(Pick& pick) noexcept {
+  constexpr std::uint64_t kGainMilli = 1100;
+  const auto lines = std::span(pick.lines).first(pick.line_count);
+  TimeNs best = kNever;
+  for (const CostLine& line : lines) {
+    if (line.allowed && line.medium != Medium::split) best = std::min(best, line.cost_ns);
+  }
+  for (CostLine& line : lines) {
+    if (!line.allowed || line.medium != Medium::split || best == kNever) continue;
+    if (mul_div(static_cast<std::uint64_t>(line.cost_ns), kGainMilli, 1000) <= static_cast<std::uint64_t>(best)) continue;
+    line.allowed = false;
+    line.why_not = "gains less than a tenth";
+  }
+}
+
 std::int32_t least_cost(const Pick& pick) noexcept {
   std::int32_t best = -1;
   for (std::size_t i = 0; i < pick.line_count; ++i) {
@@ -119,10 +136,10 @@ std::int32_t with_hysteresis(const Pick& pick, std::int32_t best, LastChoice& la
 
 Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
                          std::uint32_t lane) noexcept {
-  KVRAIL_ASSERT(candidates.size() <= kMaxCandidates);
+  KVRAIL_ASSERT(candidates.size() <= kMaxWeighed);
   Pick pick;
   pick.line_count = candidates.size();
-  std::array<std::int64_t*, kMaxCandidates> residuals{};
+  std::array<std::int64_t*, kMaxWeighed> residuals{};
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     CostLine& line = pick.lines[i];
     line = cost_line(candidates[i], facts, state_->loss.at(facts.total_tokens));
@@ -130,6 +147,7 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
     finish_cost(line, facts, residuals[i] == nullptr ? 0 : *residuals[i]);
   }
   apply_deadline(pick, facts.remaining_ns);
+  apply_split_gain(pick);
   const std::int32_t best = least_cost(pick);
   if (best < 0) return pick;
   const auto allowed = std::count_if(
@@ -150,6 +168,24 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
   pick.predicted_ns = chosen.total_ns;
   pick.bytes = chosen.bytes;
   return pick;
+}
+
+bool MediumChooser::split_of(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
+                             CandidateCost& out) const noexcept {
+  TimeNs least = kNever;
+  for (const CandidateCost& it : candidates) {
+    if (!may_be_tail(it.medium)) continue;
+    CandidateCost split = it;
+    split.medium = Medium::split;
+    split.values = it.medium;
+    CostLine line = cost_line(split, facts, state_->loss.at(facts.total_tokens));
+    finish_cost(line, facts, 0);
+    const TimeNs cost = line.allowed ? line.cost_ns : kNever - 1;  // one that is refused says why
+    if (cost >= least) continue;
+    least = cost;
+    out = split;
+  }
+  return least != kNever;
 }
 
 bool MediumChooser::any_allowed(std::span<const CandidateCost> candidates,

@@ -14,6 +14,8 @@
 namespace kvrail::scheduler {
 
 inline constexpr std::size_t kMaxCandidates = 8;
+// What the receiver weighs: what was offered, and a split that it makes of one of these and its own compute.
+inline constexpr std::size_t kMaxWeighed = kMaxCandidates + 1;
 
 // Loss and extra tokens by medium until a calibration profile exists (codec issue).
 struct MediumLoss {
@@ -52,7 +54,7 @@ struct CandidateCost {
   std::uint64_t rate_bytes_per_s = 0;
   std::uint64_t price_ns = 0;
   std::uint32_t epsilon_ppm = 0;
-  Medium values = Medium::full;  // topk, window: what their rows are coded as; block and tail are of these
+  Medium values = Medium::full;  // topk, window, split: what their rows are coded as; block and tail are of these
   std::uint32_t rows = 0;        // topk, window: of how many tokens
   // int4: so many blocks at the ends of the context come as int8. What they take more is in fixed_bytes, which moves
   // where any block does.
@@ -140,6 +142,7 @@ struct CostLine {  // one line of `explain`
   Medium medium = Medium::tokens;
   bool allowed = false;
   std::uint64_t blocks = 0;  // that are missing, for this medium
+  std::uint64_t head_blocks = 0;  // split: those of them that are computed here meanwhile
   std::uint64_t bytes = 0;
   TimeNs wait_ns = 0, encode_ns = 0, transmit_ns = 0, decode_ns = 0, recompute_ns = 0, loss_ns = 0;
   TimeNs price_ns = 0;
@@ -160,7 +163,7 @@ struct Pick {
   TimeNs predicted_ns = 0;
   std::uint64_t bytes = 0;
   std::size_t line_count = 0;
-  std::array<CostLine, kMaxCandidates> lines;
+  std::array<CostLine, kMaxWeighed> lines;
 };
 
 // Keeps residuals EWMA(log(observed/predicted)) per (lane, medium, size octave), clamped to
@@ -174,6 +177,9 @@ class MediumChooser {
   // One decision: it counts for hysteresis.
   [[nodiscard]] Pick pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
                           std::uint32_t lane) noexcept;
+  // The split that costs least, of what was offered. False: the tail can come by none of these.
+  [[nodiscard]] bool split_of(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
+                              CandidateCost& out) const noexcept;
   // Whether pick() would find anything; no decision.
   [[nodiscard]] bool any_allowed(std::span<const CandidateCost> candidates,
                                  const ReceiverFacts& facts) const noexcept;

@@ -114,6 +114,7 @@ Result<void> Agent::reattach(Nanoseconds timeout) {
   state_->deliveries.clear();
   state_->summaries.clear();
   state_->summary_replies.clear();
+  state_->claims.clear();
   for (auto& [id, ticket] : state_->tickets) {
     if (ticket.refused.ok() && ticket.outcomes.size() < ticket.expected) {
       ticket.refused = {Code::unknown, Scope::engine};

@@ -391,6 +391,17 @@ kvrail_code kvrail_delivery_block(const kvrail_delivery* delivery, size_t index,
   return KVRAIL_OK;
 }
 
+kvrail_code kvrail_claim(kvrail_agent* agent, kvrail_delivery* delivery, uint32_t most_tokens, int64_t timeout_ns,
+                         uint32_t* first_token, uint32_t* tokens) {
+  return guarded([&]() -> kvrail_code {
+    const auto claimed = agent->agent.claim(delivery->delivery, most_tokens, Nanoseconds(timeout_ns));
+    if (!claimed.ok()) return fail(claimed.error());
+    *first_token = *claimed ? (*claimed)->first_token : 0;
+    *tokens = *claimed ? (*claimed)->tokens : 0;
+    return KVRAIL_OK;
+  });
+}
+
 void kvrail_delivery_destroy(kvrail_delivery* delivery, int64_t recompute_ns) {
   if (delivery == nullptr) return;
   delivery->delivery.set_recompute(Nanoseconds(recompute_ns));

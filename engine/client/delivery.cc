@@ -69,6 +69,7 @@ Delivery& Delivery::operator=(Delivery&& other) noexcept {
   epsilon_ = other.epsilon_;
   first_token_ = other.first_token_;
   medium_ = other.medium_;
+  divided_ = other.divided_;
   summary_kind_ = other.summary_kind_;
   critical_ = other.critical_;
   return *this;
@@ -185,6 +186,7 @@ Result<Delivery> State::open(const ipc::CompletionRecord& record) {
   const Status held = hold_blocks(delivery, Deadline(kCallTimeout));
   if (!held.ok()) return error_of(held, "the blocks of a delivery cannot be mapped");
   delivery.medium_ = static_cast<Medium>(record.medium);
+  delivery.divided_ = delivery.medium_ == Medium::split;
   delivery.critical_ = (record.flags & ipc::kCompletionCritical) != 0;
   delivery.task_ = Task{record.task};
   delivery.transfer_ = record.transfer;

@@ -58,6 +58,7 @@ void State::on_completion(const ipc::CompletionRecord& record) {
     case ipc::CompletionKind::fetched: return on_outcome(record);
     case ipc::CompletionKind::delivery: deliveries.push_back(record); return;
     case ipc::CompletionKind::summary_request: summaries.push_back(record); return;
+    case ipc::CompletionKind::claimed: return on_claimed(record);
     case ipc::CompletionKind::allocated:
     case ipc::CompletionKind::committed:
     case ipc::CompletionKind::task:
@@ -81,6 +82,7 @@ void State::on_answer(const ipc::CompletionRecord& record) {
   }
   // The answer to a cancel bears the ticket of what was to be cancelled, and says nothing of it.
   if (record.command == static_cast<std::uint8_t>(ipc::Command::cancel)) return;
+  if (record.command == static_cast<std::uint8_t>(ipc::Command::claim)) return on_claimed(record);
   if (const auto reply = summary_replies.extract(record.ticket); !reply.empty()) {
     if (!record.status.ok()) decline_summary(reply.mapped());
     return;

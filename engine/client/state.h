@@ -23,6 +23,12 @@ struct TicketState {
   Status refused;        // not ok: the engine did not take the command
 };
 
+struct OpenClaim {
+  std::uint64_t ticket = 0;
+  ipc::CompletionRecord reply;
+  bool answered = false;
+};
+
 struct State {
   State(AttachOptions attach_options, Connect connect_by, std::shared_ptr<Session> first)
       : options(std::move(attach_options)), connect(std::move(connect_by)), session(std::move(first)) {
@@ -41,6 +47,7 @@ struct State {
   std::deque<ipc::CompletionRecord> summaries;
   std::function<Summary(const SummaryRequest&)> make_summary;
   std::unordered_map<std::uint64_t, std::uint64_t> summary_replies;  // ticket -> request, until answered
+  std::unordered_map<std::uint64_t, OpenClaim> claims;               // by delivery
   Probe probe;
   std::uint64_t copied_bytes = 0;
   bool in_callback = false;
@@ -64,6 +71,7 @@ struct State {
   // runs summary callbacks meanwhile.
   template <class Done>
   Status wait_until(const Deadline& deadline, std::uint32_t kinds, Done done);
+  [[nodiscard]] Status submit_claim(std::uint64_t delivery, std::uint32_t most_tokens, const Deadline& deadline);
   void run_summaries();
   void decline_summary(std::uint64_t request);
   [[nodiscard]] Result<Delivery> open(const ipc::CompletionRecord& record);
@@ -83,6 +91,7 @@ struct State {
  private:
   void on_completion(const ipc::CompletionRecord& record);
   void on_outcome(const ipc::CompletionRecord& record);
+  void on_claimed(const ipc::CompletionRecord& record);
   void on_answer(const ipc::CompletionRecord& record);
   // The view that a summary request gives, and the manifest's bytes checked.
   [[nodiscard]] Status read_manifest(const ipc::CompletionRecord& record, Delivery& out);

@@ -53,6 +53,7 @@ enum class AgentEventKind : std::uint8_t {
   summary_request,   // request id, version handle: the agent answers with a summary command
   task,              // ticket, task id
   imported,          // ticket, status, extent
+  claimed,           // ticket, status; extent: first token and tokens to compute; or with a delivery: the tail is there
 };
 
 struct AgentEvent {
@@ -118,6 +119,10 @@ class AgentCommands {
   // The agent is through with a delivery; recompute_ns tells what a tokens delivery cost it.
   virtual Status release(AgentHandle agent, DeliveryHandle delivery,
                          std::int64_t recompute_ns) noexcept = 0;
+  // Of a delivery of the medium split: the next tokens for the agent to compute, at most so many, a block at least.
+  // When there are none left the event comes with the delivery of what the network has brought.
+  virtual Status claim(AgentHandle agent, TicketId ticket, DeliveryHandle delivery,
+                       std::uint32_t most_tokens) noexcept = 0;
   // What the tokens from `first` on mean, in a version that the agent has committed (0: its newest). NaN: least.
   virtual Status set_importance(AgentHandle agent, const Name& name, std::uint64_t version, std::uint64_t first,
                                 std::span<const float> importance) noexcept = 0;

@@ -164,6 +164,7 @@ void Node::Core::drop_open_work(AgentHandle handle) noexcept {
   tasks_.for_each([&](Handle<Task>, Task& task) {
     if (task.agent == handle && task.ended_ns == 0) task.ended_ns = now_;
   });
+  drop_splits_of(handle);
 }
 
 // The agent's pages must be read no longer than it takes the chunks in flight to end.
@@ -340,6 +341,9 @@ void Node::Core::push_committed(AgentHandle handle, TicketId ticket, const Resul
 
 Status Node::Core::release(AgentHandle handle, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept {
   if (agent(handle) == nullptr) return Status{Code::not_found};
+  if (const std::uint32_t* split = split_of_.find(delivery.packed()); split != nullptr && split_at(*split).to == handle) {
+    drop_split(delivery);
+  }
   if (!store_->release(handle, delivery)) return Status{Code::generation_mismatch};
   const OpenDelivery* open = open_deliveries_.find(delivery.packed());
   if (open == nullptr) return Status{};

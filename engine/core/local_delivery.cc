@@ -26,8 +26,9 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
     return Status{};
   }
   const bool has_kv = !view.blocks.empty();
-  const bool as_kv = has_kv && to.layout == view.layout && (accepts(view.medium) || (accepts(Medium::full) && !is_sparse(view.medium)));
-  if (as_kv && wish != Medium::tokens && !under_floor && !(whole && is_sparse(view.medium))) {
+  const bool as_kv = has_kv && to.layout == view.layout && (accepts(view.medium) || (accepts(Medium::full) && !is_partial(view.medium))) &&
+                     view.medium != Medium::split;
+  if (as_kv && wish != Medium::tokens && !under_floor && !(whole && is_partial(view.medium))) {
     medium = view.medium == Medium::tokens ? Medium::full : view.medium;
     version = request.version;
     return Status{};

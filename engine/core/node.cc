@@ -94,6 +94,8 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       tasks_(options.limits.max_tasks),
       local_summaries_(kMaxLocalSummaries),
       open_deliveries_(kMaxOpenDeliveries),
+      splits_(options.limits.max_in),
+      split_of_(options.limits.max_in),
       event_nodes_(options.limits.max_events),
       timers_(entity_count()),
       work_(entity_count()),
@@ -303,6 +305,10 @@ Status Node::cancel(AgentHandle agent, TicketId ticket) noexcept {
 Status Node::release(AgentHandle agent, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept {
   core_->tick();
   return core_->release(agent, delivery, recompute_ns);
+}
+Status Node::claim(AgentHandle agent, TicketId ticket, DeliveryHandle delivery, std::uint32_t most_tokens) noexcept {
+  core_->tick();
+  return core_->claim(agent, ticket, delivery, most_tokens);
 }
 Status Node::set_importance(AgentHandle agent, const Name& name, std::uint64_t version, std::uint64_t first,
                             std::span<const float> importance) noexcept {

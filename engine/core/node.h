@@ -171,6 +171,7 @@ class Node final : public AgentCommands {
                std::uint64_t version, const SendOptions& options) noexcept override;
   Status cancel(AgentHandle agent, TicketId ticket) noexcept override;
   Status release(AgentHandle agent, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept override;
+  Status claim(AgentHandle agent, TicketId ticket, DeliveryHandle delivery, std::uint32_t most_tokens) noexcept override;
   Status set_importance(AgentHandle agent, const Name& name, std::uint64_t version, std::uint64_t first,
                         std::span<const float> importance) noexcept override;
   Status drop_context(AgentHandle agent, const Name& name) noexcept override;

@@ -251,6 +251,25 @@ class Node::Core {
   void no_memory(std::uint32_t in, Status status) noexcept;
   static void choose_limits(Incoming& in) noexcept;
   [[nodiscard]] bool cut_in(std::uint32_t index) noexcept;
+
+  // ---- split ----
+  [[nodiscard]] Split& split_at(std::uint32_t index) noexcept { return *must(splits_.get(splits_.handle_at(index))); }
+  [[nodiscard]] static bool can_split(const Incoming& in) noexcept;
+  void begin_split(Incoming& in, InHandle handle) noexcept;
+  [[nodiscard]] static std::uint64_t stream_end(const Incoming& in, const PayloadShape& shape, std::uint64_t at) noexcept;
+  [[nodiscard]] std::uint64_t needed_bytes(const Incoming& in) const noexcept;
+  [[nodiscard]] std::uint64_t needed_runs(const Incoming& in) const noexcept;
+  void move_tail(const Incoming& in, Split& split) noexcept;
+  [[nodiscard]] std::uint32_t grant(const Incoming& in, Split& split, std::uint32_t most) const noexcept;
+  Status claim(AgentHandle handle, TicketId ticket, DeliveryHandle delivery, std::uint32_t most_tokens) noexcept;
+  void answer_claim(Split& split, Status status) noexcept;
+  void answer_last(std::uint32_t index) noexcept;
+  void leave_head(Incoming& in) noexcept;
+  void end_split(Incoming& in, const AgentEvent& last) noexcept;
+  void drop_split(DeliveryHandle delivery) noexcept;
+  void erase_split(std::uint32_t index) noexcept;
+  void drop_splits_of(AgentHandle handle) noexcept;
+
   [[nodiscard]] bool await_cut(std::uint32_t index) noexcept;
   [[nodiscard]] bool take_coding(Incoming& in) noexcept;
   void fill_coded(const VersionView& view, const RemoteAgent& to, scheduler::SenderFacts& facts) const noexcept;
@@ -261,6 +280,7 @@ class Node::Core {
   void filter_candidates(Incoming& in) noexcept;
   [[nodiscard]] scheduler::ReceiverFacts facts_of(const Incoming& in, std::uint64_t memory_bytes) noexcept;
   [[nodiscard]] bool any_medium(const Incoming& in, std::uint64_t memory_bytes) noexcept;
+  [[nodiscard]] bool add_split(Incoming& in, const scheduler::ReceiverFacts& facts) noexcept;
   [[nodiscard]] bool pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept;
   [[nodiscard]] Status begin_stage(Incoming& in) noexcept;
   void accept_staged(std::uint32_t in) noexcept;
@@ -478,6 +498,8 @@ class Node::Core {
   SlotTable<Task> tasks_;
   SlotTable<LocalSummary> local_summaries_;
   FlatMap<std::uint64_t, OpenDelivery, WordHash> open_deliveries_;
+  SlotTable<Split> splits_;
+  FlatMap<std::uint64_t, std::uint32_t, WordHash> split_of_;      // by the delivery of its ids
   std::vector<EventNode> event_nodes_;
   std::uint32_t event_free_ = kNoIndex;
   std::uint32_t events_used_ = 0, events_reserved_ = 0;

@@ -197,6 +197,20 @@ struct Task {
   std::uint64_t transfers = 0, bytes = 0;
 };
 
+// A split from the delivery of its ids until its last claim is answered: engine/core/split.cc. The marks count missing
+// blocks from the first one: those before `claimed` the agent computes, those from `tail` on have come.
+struct Split {
+  AgentHandle to;
+  DeliveryHandle first;               // the ids, and what was held
+  InHandle in;                        // none once it has ended
+  std::uint32_t claimed = 0, tail = 0;
+  std::uint32_t granted = 0;          // blocks of the last claim, at:
+  TimeNs granted_ns = 0, begun_ns = 0;
+  TicketId waiting = 0;               // the claim that is to be answered with `last`
+  bool ended = false;
+  AgentEvent last;
+};
+
 // A delivery on this node; `ticket` is of the sender, or (fetch) of the receiver.
 struct LocalRequest {
   TransferId id = 0;                  // counted with those to other nodes

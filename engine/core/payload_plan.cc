@@ -70,6 +70,18 @@ Totals coded_totals(const PayloadShape& shape, std::uint64_t whole, std::span<co
   return {shape.first_piece(shape.plane_count()), units};
 }
 
+// The n-th (plane, run) of a coded stream, those that a block has not got included; of rows the n-th run.
+struct StreamPlace {
+  std::uint64_t run = 0, plane = 0;
+};
+StreamPlace place_of(const PayloadShape& shape, std::uint64_t n) noexcept {
+  if (!shape.coded()) return {n, 0};
+  if (!shape.tail_first) return {n % shape.runs(), n / shape.runs()};
+  const std::uint64_t layers = shape.layout.layers;
+  const std::uint64_t of_block = n % (layers * shape.plane_count());
+  return {n / (layers * shape.plane_count()) * layers + of_block % layers, of_block / layers};
+}
+
 // Of the context's blocks [from, to) those that are missing.
 std::uint64_t missing_in(const PayloadShape& shape, std::uint64_t from, std::uint64_t to) noexcept {
   std::uint64_t sum = 0;
@@ -143,9 +155,29 @@ std::uint64_t PayloadShape::first_piece(std::uint64_t n) const noexcept {
 }
 
 std::uint64_t PayloadShape::piece_of(std::uint64_t n, std::uint64_t run) const noexcept {
+  if (tail_first) return tail_pieces(run / layout.layers) + n * layout.layers + run % layout.layers;
   if (!only_finer(n)) return first_piece(n) + run;
   const std::uint64_t missing = missing_blocks();
   return first_piece(n) + run / missing * finer_blocks() + finer_before(nth(run % missing));
+}
+
+std::uint64_t PayloadShape::tail_pieces(std::uint64_t blocks) const noexcept {
+  const std::uint64_t missing = missing_blocks();
+  if (blocks == 0) return 0;
+  if (coded()) {
+    const std::uint64_t finer = finer_blocks() > 0 ? finer_blocks() - finer_before(nth(missing - blocks)) : 0;
+    return layout.layers * (blocks * static_cast<std::uint64_t>(std::popcount(planes())) - (plane_count() > 1 && only_finer(1) ? blocks - finer : 0));
+  }
+  std::uint64_t pieces = blocks;
+  pieces += whole(nth(missing - 1)) ? 0 : 1;
+  if (blocks == missing && missing > 1) pieces += whole(nth(0)) ? 0 : 1;
+  return pieces * layout.layers;
+}
+
+// Plane by plane the first plane comes first, a piece for each run, and the others are ready with the last run. Tail
+// first a block is ready with its last layer.
+std::uint64_t PayloadShape::ready_piece(std::uint64_t prepared) const noexcept {
+  return tail_first ? tail_pieces(prepared / layout.layers) : prepared;
 }
 
 bool begin_payload(const PayloadShape& shape, bool with_digests, Scratch& scratch, PayloadArrays& out) noexcept {
@@ -163,22 +195,20 @@ bool begin_payload(const PayloadShape& shape, bool with_digests, Scratch& scratc
 
 bool build_payload(const PayloadShape& shape, const Store& store, std::span<const BlockHandle> blocks,
                    PayloadArrays& out, std::uint64_t& budget) noexcept {
-  const std::uint64_t missing = shape.missing_blocks();
   const std::uint64_t runs = shape.runs();
   const std::uint64_t end = shape.coded() ? shape.plane_count() * runs : runs;
   for (; out.built_runs < end; ++out.built_runs, --budget) {
     if (budget == 0) return false;
-    const std::uint64_t run = out.built_runs % runs;
-    const std::uint64_t plane = out.built_runs / runs;
-    const auto layer = static_cast<std::uint32_t>(run / missing);
-    const std::uint32_t block = shape.nth(run % missing);
+    const StreamPlace place = place_of(shape, out.built_runs);
+    const std::uint32_t block = shape.run_block(place.run);
+    const std::uint32_t layer = shape.run_layer(place.run);
     const BlockView view = store.block(blocks[block]);
     if (!shape.coded()) {
       add_rows(shape, block, layer, view.raw, out);
       continue;
     }
-    if (!shape.in_plane(plane, block)) continue;
-    const std::span<std::byte> bytes = view.planes[shape.plane_at(plane)].run(layer);
+    if (!shape.in_plane(place.plane, block)) continue;
+    const std::span<std::byte> bytes = view.planes[shape.plane_at(place.plane)].run(layer);
     add(out, bytes.data(), bytes.size());
   }
   if (!shape.positions.empty()) add(out, shape.positions.data(), shape.positions.size());

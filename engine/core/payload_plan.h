@@ -10,6 +10,8 @@
 //                 with the next plane; rows of topk and window may be coded so too: cut short, the stream is
 //                 usable as far as whole planes came. Behind the plane of int4 comes that of int8 of the missing
 //                 blocks which are protected
+// A split's stream is tail first: block after block from the last one down, of each all planes one behind the other and
+// of a plane all layers, so that whoever computes the head meets it.
 // Pieces never join neighbouring blocks: whether slots are neighbours is a matter of one side only.
 #pragma once
 
@@ -31,6 +33,7 @@ struct PayloadShape {
   std::span<const wire::BlockRange> ranges;
   std::size_t first_plane = 0;  // of a coded medium: those before it are held
   std::span<std::byte> positions{};  // topk: the last piece; total_tokens are those that are kept
+  bool tail_first = false;
 
   [[nodiscard]] std::uint32_t block_count() const noexcept {
     return static_cast<std::uint32_t>((total_tokens + layout.block_tokens - 1) / layout.block_tokens);
@@ -71,9 +74,15 @@ struct PayloadShape {
     for (const wire::BlockRange& range : ranges) sum += range.count;
     return sum;
   }
-  // (layer, block) pairs of the first plane, numbered in stream order: the n-th is of layer n /
-  // missing_blocks() and block nth(n % missing_blocks()).
+  // (layer, block) pairs of the first plane, numbered in stream order. Which of the missing blocks, and which layer.
   [[nodiscard]] std::uint64_t runs() const noexcept { return missing_blocks() * layout.layers; }
+  [[nodiscard]] std::uint64_t run_at(std::uint64_t run) const noexcept {
+    return tail_first ? missing_blocks() - 1 - run / layout.layers : run % missing_blocks();
+  }
+  [[nodiscard]] std::uint32_t run_block(std::uint64_t run) const noexcept { return nth(run_at(run)); }
+  [[nodiscard]] std::uint32_t run_layer(std::uint64_t run) const noexcept {
+    return static_cast<std::uint32_t>(tail_first ? run % layout.layers : run / missing_blocks());
+  }
   // Missing blocks that are protected: all of them, and those before `block`.
   [[nodiscard]] std::uint64_t finer_blocks() const noexcept { return coding.ends.any() ? finer_before(block_count()) : 0; }
   [[nodiscard]] std::uint64_t finer_before(std::uint32_t block) const noexcept;
@@ -86,6 +95,10 @@ struct PayloadShape {
   [[nodiscard]] std::uint64_t first_piece(std::uint64_t n) const noexcept;
   // The piece in it of a run of the first plane, whose block has that plane.
   [[nodiscard]] std::uint64_t piece_of(std::uint64_t n, std::uint64_t run) const noexcept;
+  // Of a coded medium: the first piece that needs more than the first so many runs to be encoded.
+  [[nodiscard]] std::uint64_t ready_piece(std::uint64_t runs) const noexcept;
+  // Tail first: pieces of the last so many missing blocks.
+  [[nodiscard]] std::uint64_t tail_pieces(std::uint64_t blocks) const noexcept;
   // Ranges ascend inside the context, the tail's rows exist: what a peer said may be relied on.
   [[nodiscard]] bool valid() const noexcept;
   // The n-th missing block.

@@ -189,7 +189,7 @@ void Node::Core::fill_outcome(const Incoming& in, wire::Outcome& message) const 
   }
   if (in.lease_slot != kNoIndex) message.lease = {in.lease_slot, leases_[in.lease_slot].generation};
   if (in.state != InState::receiving) return;
-  in.received.for_each_gap(in.arrays.payload.total_bytes, [&](std::uint64_t begin, std::uint64_t end) {
+  in.received.for_each_gap(needed_bytes(in), [&](std::uint64_t begin, std::uint64_t end) {
     if (message.range_count < message.missing.size()) message.missing[message.range_count++] = {begin, end - begin};
   });
 }

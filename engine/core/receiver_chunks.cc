@@ -66,9 +66,13 @@ ByteSpan Node::Core::unit_bounds(const transport::Payload& payload, std::uint32_
 
 void Node::Core::check_complete(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
-  const std::uint64_t total = in.arrays.payload.total_bytes;
+  if (Split* split = splits_.get(in.split); split != nullptr) {
+    move_tail(in, *split);
+    if (split->tail == split->claimed) return seal(index);
+  }
+  const std::uint64_t total = needed_bytes(in);
   const std::uint64_t here = in.received.bytes();
-  if (here == total) return seal(index);
+  if (here == in.arrays.payload.total_bytes) return seal(index);
   if (in.coding.coded()) want(Kind::in, index);
   // Once the rest has arrived, the corrupt units are asked for, one time.
   if (in.bad.count() > 0 && !in.asked_again && here + in.bad.bytes() >= total) {
@@ -109,7 +113,7 @@ void Node::Core::on_lease_withdrawn(std::uint32_t transport, const Event& event)
 // sender, whose deadline comes a little earlier, posts no more and waits for what we say.
 bool Node::Core::cut_in(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
-  if (in.state != InState::receiving || !is_coded(in.medium)) return false;
+  if (in.state != InState::receiving || !is_coded(in.medium) || in.tail_first) return false;
   const PayloadShape shape = shape_of(in);
   const transport::Payload& payload = in.arrays.payload;
   std::uint32_t whole = 0;  // planes; the last one is not, or the transfer would be complete
@@ -162,7 +166,7 @@ void Node::Core::lease_free(std::uint32_t slot) noexcept {
 void Node::Core::run_decoding(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
   if (in.coding.coded() && in.range_count > 0) {
-    const std::uint64_t runs = shape_of(in).runs();
+    const std::uint64_t runs = needed_runs(in);
     while (in.decode_at < runs) {
       if (!decode_step(in)) return want(Kind::in, index);
     }
@@ -180,7 +184,7 @@ bool Node::Core::decode_step(Incoming& in) noexcept {
   const auto here = [&](std::uint64_t piece) {
     return in.received.covers(payload.starts[piece], payload.starts[piece] + payload.pieces[piece].bytes);
   };
-  const std::uint32_t number = shape.nth(in.decode_at % in.missing_blocks);
+  const std::uint32_t number = shape.run_block(in.decode_at);
   for (std::uint32_t n = 0; n < shape.plane_count(); ++n) {
     if (shape.in_plane(n, number) && !here(shape.piece_of(n, in.decode_at))) return false;
   }
@@ -188,7 +192,7 @@ bool Node::Core::decode_step(Incoming& in) noexcept {
   KVRAIL_ASSERT(store_->view(in.staging, view));
   const Coding coding = in.coding.of_block(number);
   const BlockHandle handle = view.blocks[number];
-  const auto layer = static_cast<std::uint32_t>(in.decode_at / in.missing_blocks);
+  const std::uint32_t layer = shape.run_layer(in.decode_at);
   const BlockView block = store_->block(handle);
   const std::uint64_t bytes = 2 * std::uint64_t{in.layout.block_tokens} * in.layout.row_bytes();
   const TimeNs before = clock_.now_ns();
@@ -211,6 +215,7 @@ void Node::Core::publish(std::uint32_t index) noexcept {
     if (!read.ok()) return close_in(index, Answer::done, Status{read.code});
     in.positions_taken = true;
   }
+  leave_head(in);
   Steps steps(*this);
   const auto version = store_->advance_publish(in.staging, steps.left);
   if (!version) return want(Kind::in, index);
@@ -239,13 +244,18 @@ void Node::Core::deliver(std::uint32_t index, VersionHandle version) noexcept {
   event.missing_blocks = in.missing_blocks;
   event.predicted_ns = predicted_ns(in);
   event.observed_ns = in.observed_ns;
-  KVRAIL_ASSERT(in.event_reserved);
-  in.event_reserved = false;
-  push_event(in.to, event);
+  const bool divided = in.split.valid();
+  if (divided) {
+    end_split(in, event);
+  } else {
+    KVRAIL_ASSERT(in.event_reserved);
+    in.event_reserved = false;
+    push_event(in.to, event);
+  }
   ++agent(in.to)->deliveries;
   const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
   if (in.medium != Medium::tokens && in.medium != Medium::reference && in.pick.bytes > 0 && in.pick.predicted_ns > 0) {
-    chooser_.observe(lane, in.medium, in.pick.bytes, in.pick.predicted_ns, now_ - in.decided_ns);
+    chooser_.observe(lane, divided ? Medium::split : in.medium, in.pick.bytes, in.pick.predicted_ns, now_ - in.decided_ns);
   }
   in.delivered = true;
   close_in(index, Answer::done, Status{});
@@ -305,6 +315,9 @@ void Node::Core::close_in(std::uint32_t index, Answer answer, Status status) noe
   in.status = status;
   timers_.cancel(entity(Kind::in, index));
   in.payload_bytes = payload_bytes(in);
+  AgentEvent failure;
+  failure.status = status;
+  end_split(in, failure);  // one that has been delivered has ended before
   if (in.staging.valid()) {
     store_->abandon(in.staging);
     in.staging = StagingHandle{};

@@ -1,6 +1,7 @@
 // The receiver's first half: an OFFER with its token ids, memory for what was picked, and the answer.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/core/node_core.h"
 
@@ -162,6 +163,7 @@ void Node::Core::fill_incoming(Incoming& in, std::uint32_t lane, const wire::Off
   in.eager_announced = message.eager;
   in.wish = message.wish;
   in.whole_planes = message.whole_planes;
+  in.shared = message.shared;
   in.lowrank = message.lowrank;
   in.submitted_ns = now_ - static_cast<TimeNs>(std::min<std::uint64_t>(message.age_ns, INT64_MAX / 4));
   const auto remaining = static_cast<TimeNs>(std::min<std::uint64_t>(message.remaining_ns, INT64_MAX / 4));
@@ -228,6 +230,7 @@ Status Node::Core::begin_stage(Incoming& in) noexcept {
   if (!take_coding(in)) return Status{Code::protocol_error};
   request.coding = in.coding;
   request.build_on_planes = !in.whole_planes;
+  request.whole_blocks = in.tail_first;
   request.epsilon_ppm = in.epsilon_ppm;
   if (!is_kv(in.medium)) {  // what is here need not be recomputed, if it means anything to the agent
     request.epsilon_ppm = 0;
@@ -248,7 +251,8 @@ Status Node::Core::begin_stage(Incoming& in) noexcept {
 // The sizes that the sender offered. Those of media whose size is not fixed are its own to choose, within
 // what such a code can take at all.
 bool Node::Core::take_coding(Incoming& in) noexcept {
-  const scheduler::CandidateCost& offered = in.candidates[static_cast<std::size_t>(in.pick.index)];
+  scheduler::CandidateCost offered = in.candidates[static_cast<std::size_t>(in.pick.index)];
+  if (offered.medium == Medium::split) offered.medium = std::exchange(offered.values, Medium::full);
   in.coding = coding_of(offered, in.layout, in.tokens.size());
   in.rows = in.medium == Medium::topk ? offered.rows : 0;
   if (in.medium == Medium::topk && (in.rows == 0 || in.rows > in.tokens.size())) return false;
@@ -271,7 +275,8 @@ void Node::Core::accept_staged(std::uint32_t index) noexcept {
     return run_decoding(index);
   }
   const std::uint64_t base_block = in.base_tokens / in.layout.block_tokens;
-  if (in.eager_announced && in.medium == Medium::full && in.ranges[0].first >= base_block) {
+  in.tail_first = in.tail_first && can_split(in);
+  if (in.eager_announced && in.medium == Medium::full && in.ranges[0].first >= base_block && !in.tail_first) {
     move(in, InState::eager);
     return arm_in(index);
   }
@@ -307,6 +312,7 @@ PayloadShape Node::Core::shape_of(const Incoming& in) const noexcept {
                      std::span(in.ranges).first(in.range_count), in.first_plane};
   Store::StagingView staged;
   if (in.rows > 0 && store_->view(in.staging, staged)) shape.positions = staged.positions;
+  shape.tail_first = in.tail_first;
   return shape;
 }
 
@@ -324,6 +330,7 @@ void Node::Core::receive_by_lease(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
   if (!open_lease(index)) return answer_later(index);
   move(in, InState::receiving);
+  if (in.tail_first) begin_split(in, ins_.handle_at(index));
   for (std::uint64_t mask = peer_at(in.peer).lanes; mask != 0; mask &= mask - 1) {
     expose_on(index, lane_at(static_cast<std::uint32_t>(std::countr_zero(mask)))->transport);
   }
@@ -387,6 +394,7 @@ void Node::Core::run_answers(std::uint32_t index) noexcept {
       accept.first_plane = static_cast<std::uint8_t>(in.first_plane);
       accept.encodings = encodings_of(view.blocks, shape_of(in));
     }
+    accept.tail_first = in.tail_first;
     accept.range_count = in.range_count;
     std::copy_n(in.ranges.begin(), in.range_count, accept.missing.begin());
     if (!post(in.lane, accept)) return want_later(Kind::in, index);

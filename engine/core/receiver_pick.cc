@@ -191,14 +191,26 @@ bool Node::Core::any_medium(const Incoming& in, std::uint64_t memory_bytes) noex
   return chooser_.any_allowed(std::span(in.candidates).first(in.candidate_count), facts_of(in, memory_bytes));
 }
 
+// Behind what was offered, where the agent can compute a part of it while the other arrives.
+bool Node::Core::add_split(Incoming& in, const scheduler::ReceiverFacts& facts) noexcept {
+  const AgentInfo& info = agent(in.to)->info;
+  if (in.shared && in.wish != Medium::split) return false;  // the others would get no head from it
+  return (info.accepted & mask_of(Medium::split)) != 0 && info.tokenizer == in.tokenizer &&
+         chooser_.split_of(std::span(in.candidates).first(in.candidate_count), facts, in.candidates[in.candidate_count]);
+}
+
 bool Node::Core::pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept {
   const scheduler::ReceiverFacts facts = facts_of(in, memory_bytes);
   const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
-  in.pick = chooser_.pick(std::span(in.candidates).first(in.candidate_count), facts, lane);
+  const bool split = add_split(in, facts);
+  if (in.wish == Medium::split && !split) return false;
+  in.pick = chooser_.pick(std::span(in.candidates).first(in.candidate_count + (split ? 1 : 0)), facts, lane);
   if (in.pick.index < 0) return false;
   const scheduler::CandidateCost& chosen = in.candidates[static_cast<std::size_t>(in.pick.index)];
-  in.medium = chosen.medium;
-  if (in.wish == in.medium) in.pick.reason = scheduler::PickReason::wished;
+  in.medium = chosen.medium == Medium::split ? chosen.values : chosen.medium;
+  // Who wishes for a split lets the agent compute what it can, though it may gain less than it takes.
+  in.tail_first = chosen.medium == Medium::split || in.wish == Medium::split;
+  if (in.wish == chosen.medium) in.pick.reason = scheduler::PickReason::wished;
   in.epsilon_ppm = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(std::uint64_t{in.source_epsilon_ppm} + chosen.epsilon_ppm, UINT32_MAX));
   return true;

@@ -37,6 +37,7 @@ void Node::Core::on_accept(std::uint32_t lane, const wire::Accept& message) noex
     out.tail_from_row = message.tail_from_row;
     out.first_plane = message.first_plane;
     out.encodings = message.encodings;
+    out.tail_first = message.tail_first;
     out.encodings_checked = message.first_plane == 0;
     out.range_count = message.range_count;
     std::copy_n(message.missing.begin(), message.range_count, out.ranges.begin());
@@ -140,6 +141,7 @@ void Node::Core::restart(std::uint32_t index) noexcept {
   out.ready_bytes = out.posted_end = out.acknowledged_bytes = 0;
   out.accepted_ns = 0;
   out.first_plane = 0;
+  out.tail_first = false;
   out.retry_ns = 0;
   move(out, OutState::offering);
   begin_offer(index);

@@ -16,6 +16,7 @@ void spend(std::uint64_t& budget, std::uint64_t bytes) noexcept { budget -= std:
 PayloadShape Node::Core::shape_of(const Outgoing& out, const VersionView& view) const noexcept {
   PayloadShape shape{view.layout, out.rows > 0 ? out.rows : view.tokens.size(), out.coding, out.tail_from_row,
                      std::span(out.ranges).first(out.range_count), out.first_plane};
+  shape.tail_first = out.tail_first;
   Store::StagingView staged;
   if (!out.gather.empty() && store_->view(out.gather[0].staging, staged)) shape.positions = staged.positions;
   return shape;
@@ -120,8 +121,7 @@ void Node::Core::prepare(std::uint32_t index, const VersionView& view, const Pay
   for (Steps steps(*this); out.prepare_at < runs && budget_ > 0 && steps.left > 0; --steps.left) {
     if (!(planes ? prepare_planes(out, view, shape) : prepare_raw(out, view, shape))) break;
     ++out.prepare_at;
-    // The first plane comes first, a piece for each run; the others are ready with the last run.
-    const std::uint64_t next = planes ? out.prepare_at : out.prepare_piece;
+    const std::uint64_t next = planes ? shape.ready_piece(out.prepare_at) : out.prepare_piece;
     out.ready_bytes = next < payload.starts.size() ? payload.starts[next] : payload.total_bytes;
   }
   if (out.prepare_at == runs) out.ready_bytes = payload.total_bytes;
@@ -153,8 +153,8 @@ Hash128 Node::Core::encodings_of(std::span<const BlockHandle> blocks, const Payl
 }
 
 bool Node::Core::prepare_raw(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept {
-  const auto layer = static_cast<std::uint32_t>(out.prepare_at / out.missing_blocks);
-  const std::uint32_t number = shape.nth(out.prepare_at % out.missing_blocks);
+  const std::uint32_t layer = shape.run_layer(out.prepare_at);
+  const std::uint32_t number = shape.run_block(out.prepare_at);
   const std::uint32_t pieces = shape.pieces_of(number);
   std::uint64_t* to = out.arrays.digests.data() + out.arrays.first_unit[out.prepare_piece];
   if (shape.first_row_of(number) == 0) {
@@ -181,8 +181,8 @@ bool Node::Core::prepare_raw(Outgoing& out, const VersionView& view, const Paylo
 
 // A layer of a block that another transfer has encoded already is there.
 bool Node::Core::prepare_planes(Outgoing& out, const VersionView& view, const PayloadShape& shape) noexcept {
-  const auto layer = static_cast<std::uint32_t>(out.prepare_at / out.missing_blocks);
-  const std::uint32_t number = shape.nth(out.prepare_at % out.missing_blocks);
+  const std::uint32_t layer = shape.run_layer(out.prepare_at);
+  const std::uint32_t number = shape.run_block(out.prepare_at);
   const BlockHandle handle = view.blocks[number];
   const BlockView block = store_->block(handle);
   const Coding coding = out.coding.of_block(number);

@@ -15,7 +15,7 @@ constexpr TimeNs kCutAnswerNs = 500 * kMillisecondNs;  // how long past its dead
 constexpr MediumMask kEngineCan = mask_of(Medium::tokens) | mask_of(Medium::full) | mask_of(Medium::lossless) |
                                   mask_of(Medium::int8) | mask_of(Medium::int4) | mask_of(Medium::exact) |
                                   mask_of(Medium::lowrank) | mask_of(Medium::topk) | mask_of(Medium::window) |
-                                  mask_of(Medium::reference) | mask_of(Medium::summary);
+                                  mask_of(Medium::reference) | mask_of(Medium::summary) | mask_of(Medium::split);
 
 }  // namespace
 
@@ -67,7 +67,7 @@ void Node::Core::out_timer(std::uint32_t index) noexcept {
 // Of planes that refine each other the receiver can use the first ones alone: it decides by its own clock.
 bool Node::Core::await_cut(std::uint32_t index) noexcept {
   Outgoing& out = out_at(index);
-  if (is_sparse(out.medium)) return false;
+  if (is_sparse(out.medium) || out.tail_first) return false;
   const bool under_way = out.state == OutState::sending || out.state == OutState::finishing ||
                          out.state == OutState::querying;
   if (out.cut || !under_way || !out.coding.refines()) return false;
@@ -229,7 +229,7 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.layouts_equal = to.layout == view.layout;
   const LocalAgent* from = agent(out.from);
   facts.tokenizers_equal = from == nullptr || from->info.tokenizer == to.tokenizer;
-  facts.source_has_kv = !view.blocks.empty() && !is_sparse(view.medium);
+  facts.source_has_kv = !view.blocks.empty() && !is_partial(view.medium);
   facts.receiver_accepts = to.accepted;
   facts.sender_can = kEngineCan & ~out.excluded;
   facts.wish = out.wish;
@@ -289,7 +289,7 @@ BeliefKey Node::Core::belief_key(const Outgoing& out) noexcept {
 // nobody, so it is no base.
 void Node::Core::note_belief(const Outgoing& out) noexcept {
   VersionView view;
-  if (out.medium == Medium::summary || is_sparse(out.medium) || !store_->view(out.version, view)) return;
+  if (out.medium == Medium::summary || is_partial(out.medium) || !store_->view(out.version, view)) return;
   const std::uint64_t blocks = view.tokens.size() / view.layout.block_tokens;
   if (blocks == 0 || blocks > view.hashes.size()) return;
   if (beliefs_.full()) beliefs_.clear();  // only a hint: it is built up again
@@ -363,6 +363,7 @@ bool Node::Core::post_offer(Outgoing& out, const VersionView& view) noexcept {
   offer.wish = out.wish;
   offer.eager = out.eager;
   offer.whole_planes = out.whole_planes;
+  offer.shared = out.next_follower != kNoIndex;
   offer.lowrank = codecs_.lowrank_code(view.layout);
   offer.candidate_count = static_cast<std::uint8_t>(out.candidate_count);
   for (std::uint32_t i = 0; i < out.candidate_count; ++i) offer.candidates[i] = to_wire(out.candidates[i]);

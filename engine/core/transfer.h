@@ -149,6 +149,7 @@ struct Outgoing {
   std::size_t first_plane = 0;
   Hash128 encodings;                    // of the planes that the receiver holds
   bool encodings_checked = false, whole_planes = false;
+  bool tail_first = false;              // order of the stream
   std::uint32_t range_count = 0;
   std::array<wire::BlockRange, kMaxMissingRanges> ranges;
   std::uint64_t missing_blocks = 0;
@@ -244,6 +245,8 @@ enum class Decision : std::uint8_t {
 
 enum class Answer : std::uint8_t { none, done, reject, later };
 
+struct Split;
+
 struct Incoming {
   TransferId id = 0;                    // of the peer's counting
   std::uint32_t peer = kNoIndex;
@@ -270,7 +273,7 @@ struct Incoming {
   std::span<TokenId> tokens;
   std::uint64_t tokens_here = 0;
   std::uint32_t candidate_count = 0;
-  std::array<scheduler::CandidateCost, scheduler::kMaxCandidates> candidates;
+  std::array<scheduler::CandidateCost, scheduler::kMaxWeighed> candidates;  // behind those offered may be a split
 
   Decision decision = Decision::look;
   bool pick_again = false;              // there was no memory; what is free counts now
@@ -281,6 +284,8 @@ struct Incoming {
   Coding coding;                        // the medium's, with the sizes that were offered
   std::uint32_t rows = 0;               // topk: tokens that are kept
   bool positions_taken = false;         // and where these are has been read
+  bool tail_first = false;              // the order of its stream
+  Handle<Split> split;                  // while the agent may compute the head of it
   std::uint64_t missing_blocks = 0;
   bool accept_wanted = false, outcome_wanted = false;
   bool superseded = false;              // cancelled, and offered anew under another id: no failure
@@ -289,7 +294,7 @@ struct Incoming {
   StagingHandle staging;
   std::uint32_t tail_from_row = 0, tail_block = 0;
   std::size_t first_plane = 0;          // planes before it are held
-  bool whole_planes = false;
+  bool whole_planes = false, shared = false;
   wire::LowRankCode lowrank;            // of the candidate lowrank
   std::uint32_t range_count = 0;
   std::array<wire::BlockRange, kMaxMissingRanges> ranges;

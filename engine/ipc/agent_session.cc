@@ -118,6 +118,8 @@ Status AgentSession::run(AgentCommands& commands, const SubmitRecord& record,
       return commands.release(agent_, DeliveryHandle::unpack(record.a), record.b);
     case Command::summary: return commands.summary(agent_, record.a, record.kind, payload);
     case Command::end_task: return commands.end_task(agent_, record.a);
+    case Command::claim:
+      return commands.claim(agent_, record.ticket, DeliveryHandle::unpack(record.a), record.count);
     case Command::commit:
     case Command::send:
     case Command::fetch:

@@ -197,8 +197,9 @@ enum class Command : std::uint16_t {
   begin_task = 10,   // name = workflow, b = deadline_ns                            -> task
   end_task = 11,     // a = task
   set_importance = 12,  // name; a = version, d = first token; payload = count floats
+  claim = 13,        // a = delivery (split), count = most tokens                    -> claimed
 };
-inline constexpr std::uint16_t kCommandCount = 13;
+inline constexpr std::uint16_t kCommandCount = 14;
 
 // Bits of SubmitRecord::flags.
 inline constexpr std::uint16_t kFlagAnswer = 1;      // report the command's own status as well
@@ -246,6 +247,7 @@ enum class CompletionKind : std::uint8_t {
   summary_request = 6,
   task = 7,
   imported = 8,
+  claimed = 9,  // delivery 0: offset = first token, count = tokens to compute; else as delivery, the tail is there
 };
 
 // What a sleeping agent waits for, as kinds of the completion ring (kvrail/base/shared_ring.h). Outcomes
@@ -262,7 +264,7 @@ inline constexpr std::uint32_t kWakeReply = 4;     // answers, and what asks for
     default: return kWakeReply;
   }
 }
-inline constexpr std::uint8_t kCompletionKindCount = 9;
+inline constexpr std::uint8_t kCompletionKindCount = 10;
 
 inline constexpr std::uint8_t kCompletionCritical = 1;  // bit of CompletionRecord::flags
 

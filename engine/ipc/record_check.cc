@@ -54,6 +54,7 @@ bool needs_ticket(const SubmitRecord& record) noexcept {
     case Command::send:
     case Command::fetch:
     case Command::cancel:
+    case Command::claim:
     case Command::begin_task: return true;
     default: return (record.flags & kFlagAnswer) != 0;
   }
@@ -78,6 +79,7 @@ Judged judge(const SubmitRecord& record, std::uint32_t scratch_bytes) noexcept {
   }
   switch (record.command) {
     case Command::allocate:
+    case Command::claim:
     case Command::free_blocks: return record.count == 0 ? refused(Code::invalid_argument) : kFine;
     case Command::commit: return judge_commit(record);
     case Command::send: return judge_transfer(record, kMaxReceivers);
@@ -144,6 +146,7 @@ CompletionKind kind_of(AgentEventKind kind) noexcept {
     case AgentEventKind::summary_request: return CompletionKind::summary_request;
     case AgentEventKind::task: return CompletionKind::task;
     case AgentEventKind::imported: return CompletionKind::imported;
+    case AgentEventKind::claimed: return CompletionKind::claimed;
   }
   KVRAIL_UNREACHABLE();
 }
@@ -160,7 +163,8 @@ CompletionRecord completion_of(const AgentEvent& event) noexcept {
   record.ticket = event.ticket;
   record.task = event.task;
   record.transfer = event.transfer;
-  const bool extent = event.kind == AgentEventKind::allocated || event.kind == AgentEventKind::imported;
+  const bool extent = event.kind == AgentEventKind::allocated || event.kind == AgentEventKind::imported ||
+                      (event.kind == AgentEventKind::claimed && !event.delivery.valid());
   record.arena = extent ? event.extent.arena : event.manifest.arena;
   record.count = extent ? event.extent.count : 0;
   record.offset = extent ? event.extent.offset : event.manifest.offset;

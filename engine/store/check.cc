@@ -37,7 +37,7 @@ class Audit {
       std::uint32_t kv_blocks = 0;
       for (std::uint32_t i = 0; i < version.block_count; ++i) {
         if (!version.blocks[i]) {
-          KVRAIL_ASSERT_MSG(version.medium == Medium::window || !version.published, "a version lacks a block");
+          KVRAIL_ASSERT_MSG(version.window_first_block > 0 || !version.published, "a version lacks a block");
           continue;
         }
         const BlockRecord* block = state_.blocks.get(version.blocks[i]);

@@ -95,8 +95,9 @@ void Store::State::write_manifest_block(const VersionRecord& version, std::uint3
   entry.position = i * version.layout.block_tokens;
   if (version.medium == Medium::topk) entry.position = positions_of(version)[entry.position];
   entry.epsilon_ppm = block->epsilon_ppm;
-  // A window has block 0 and those from its first one on.
-  const std::uint32_t left_out = i == 0 || version.window_first_block == 0 ? 0 : version.window_first_block - 1;
+  // A window has block 0 and those from its first one on; a split what was held, and its tail.
+  const std::uint32_t left_out =
+      i < version.left_out_from || version.window_first_block == 0 ? 0 : version.window_first_block - version.left_out_from;
   KVRAIL_ASSERT(i - left_out < version.kv_blocks);
   std::byte* entries = manifest_tail(version) - std::uint64_t{version.kv_blocks} * sizeof(ManifestBlock);
   std::memcpy(entries + (i - left_out) * sizeof(entry), &entry, sizeof(entry));

@@ -155,6 +155,7 @@ struct VersionRecord {
   Medium medium = Medium::full;
   std::uint8_t summary_kind = 0;
   std::uint32_t window_first_block = 0;
+  std::uint32_t left_out_from = 1;  // blocks from this one to that are left out; of a split it is where the head began
   std::uint32_t epsilon_ppm = 0;
   std::uint64_t token_count = 0;
   std::uint64_t kept_tokens = 0;  // topk: rows in its blocks, which are packed and have no hashes
@@ -229,6 +230,7 @@ struct StagingRecord {
   std::uint32_t tail_block = 0;
   std::uint32_t tail_from_row = 0;
   bool outgoing = false;        // for a peer: it has no manifest
+  bool whole_blocks = false;    // no tail grows
   // A tail that grows in its own slot: what the slot held before, should the staging be abandoned.
   SlotHandle grown;
   SlotRecord before;

@@ -183,7 +183,7 @@ class StageWork {
     request.epsilon_ppm = staging_.epsilon_ppm;
     request.coding = staging_.coding.of_block(i);
     // Planes are coded over whole blocks, and a window is never merged with anything.
-    const bool may_grow = i == staging_.first_missing && version_.medium == Medium::full;
+    const bool may_grow = i == staging_.first_missing && version_.medium == Medium::full && !staging_.whole_blocks;
     const BlockHandle base =
         may_grow ? state_.find_tail(version_.tenant, request.parent, part(i), staging_.limit_ppm)
                  : BlockHandle{};
@@ -290,6 +290,7 @@ Result<StagingHandle> Store::begin_stage(const StageRequest& request) noexcept {
   staging.epsilon_ppm = request.epsilon_ppm;
   staging.limit_ppm = std::max(request.epsilon_ppm, request.held_limit_ppm);
   staging.outgoing = request.outgoing;
+  staging.whole_blocks = request.whole_blocks;
   if (medium != Medium::topk) {
     return handle;
   }

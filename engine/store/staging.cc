@@ -44,6 +44,11 @@ void Store::State::settle_block(const StagingRecord& staging, VersionRecord& ver
   if (!own) {
     return;  // Left out of a window.
   }
+  if (version.medium == Medium::split && i >= version.left_out_from && i < version.window_first_block) {
+    unref(own);
+    version.blocks[i] = BlockHandle{};
+    return;
+  }
   BlockHandle settled = own;
   if (version.missing != nullptr && version.missing[i] != 0) {
     settle_planes(staging, staging.coding.of_block(i), own);
@@ -89,7 +94,7 @@ VersionHandle Store::State::find_equal(const VersionRecord& version,
 bool Store::State::may_list(const VersionRecord& version) const noexcept {
   const ContextRecord* context =
       contexts.get(find_context(version.tenant, version.owner, version.name));
-  return !is_sparse(version.medium) && version.medium != Medium::summary &&
+  return !is_partial(version.medium) && version.medium != Medium::summary &&
          (context == nullptr || !context->local_owner.valid());
 }
 
@@ -230,7 +235,7 @@ Result<VersionHandle> Store::end_publish(StagingHandle handle) noexcept {
   state.tenants.get(version.tenant)->staged_bytes -= staging.bytes;
   state.stagings.erase(handle);
   state.give_back_positions(version);
-  if (!is_sparse(version.medium)) {
+  if (!is_partial(version.medium)) {
     const bool ids = version.medium == Medium::tokens || version.medium == Medium::reference;
     const VersionHandle equal = state.find_equal(version, ids ? staging.limit_ppm : version.epsilon_ppm);
     const VersionRecord* other = state.versions.get(equal);
@@ -259,6 +264,17 @@ void Store::cut(StagingHandle handle, Medium medium, std::uint32_t epsilon_ppm) 
   staging->coding.ends = {};
   staging->epsilon_ppm = epsilon_ppm;
   state_->versions.get(staging->version)->medium = medium;
+}
+
+void Store::leave_head(StagingHandle handle, std::uint32_t from, std::uint32_t tail) noexcept {
+  const StagingRecord* staging = state_->stagings.get(handle);
+  KVRAIL_ASSERT_MSG(staging != nullptr && staging->step == StageStep::ready && from < tail, "only what is arriving is divided");
+  VersionRecord& version = *state_->versions.get(staging->version);
+  KVRAIL_ASSERT(tail < version.block_count && version.window_first_block == 0);
+  version.medium = Medium::split;
+  version.left_out_from = from;
+  version.window_first_block = tail;
+  version.kv_blocks -= tail - from;
 }
 
 void Store::abandon(StagingHandle handle) noexcept {

@@ -76,7 +76,7 @@ struct VersionView {
   std::uint32_t epsilon_ppm = 0;
   ManifestRef manifest;
   Medium medium = Medium::full;          // how it came here; full for a local commit
-  std::uint32_t window_first_block = 0;  // window: blocks[i] is invalid for 0 < i < this
+  std::uint32_t window_first_block = 0;  // window: blocks[i] is invalid for 0 < i < this; split: this one begins the tail
   std::uint64_t kept_tokens = 0;         // topk: rows in the blocks, which have no hashes; at these positions:
   std::span<const std::uint32_t> positions;
   std::uint8_t summary_kind = 0;         // medium summary: the bytes instead of tokens
@@ -145,6 +145,7 @@ struct StageRequest {
   // Held blocks up to this ε need not arrive again; epsilon_ppm is used if it is larger.
   std::uint32_t held_limit_ppm = 0;
   bool show_held = false;  // tokens and reference: for agents of the same Layout
+  bool whole_blocks = false;     // rows of a shorter tail are not built upon: each missing block comes as a whole
   bool build_on_planes = false;  // coded media: planes that are held of a coarser copy need not arrive again
 };
 
@@ -361,6 +362,9 @@ class Store {
   void abandon(StagingHandle staging) noexcept;
   // Only the planes of `medium` have come, fewer than were staged: that is what will be published.
   void cut(StagingHandle staging, Medium medium, std::uint32_t epsilon_ppm) noexcept;
+  // Blocks [from, tail) were computed elsewhere: what is published has those before and behind them, is a split, and
+  // found by nobody.
+  void leave_head(StagingHandle staging, std::uint32_t from, std::uint32_t tail) noexcept;
   // A version of token ids (medium tokens, reference), or a summary. With a limit, deliveries of it
   // also show the leading full blocks that are held with no more ε, for agents of the same Layout.
   [[nodiscard]] Result<VersionHandle> publish_tokens(TenantHandle tenant, const Name& owner,

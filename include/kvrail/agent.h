@@ -15,6 +15,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -244,7 +245,7 @@ class Delivery {
   [[nodiscard]] std::span<const TokenId> tokens() const noexcept { return tokens_; }
   // Blocks that have KV here. Tokens that no block covers must be recomputed.
   [[nodiscard]] const BlockList& blocks() const noexcept { return blocks_; }
-  [[nodiscard]] std::uint32_t first_token() const noexcept { return first_token_; }  // window
+  [[nodiscard]] std::uint32_t first_token() const noexcept { return first_token_; }  // window; split: of the tail, once it is there
   // topk: of every row, block after block, ascending; what is not named was left out. K has the RoPE of these
   // positions. Empty for all other media, where the rows of a block are neighbours.
   [[nodiscard]] std::span<const std::uint32_t> positions() const noexcept { return positions_; }
@@ -287,8 +288,15 @@ class Delivery {
   double epsilon_ = 0.0;
   std::uint32_t first_token_ = 0;
   Medium medium_ = Medium::tokens;
+  bool divided_ = false;  // a split whose tail is not there yet
   std::uint8_t summary_kind_ = 0;
   bool critical_ = false;
+};
+
+// Tokens of a context that the agent is to compute.
+struct Claim {
+  std::uint32_t first_token = 0;
+  std::uint32_t tokens = 0;
 };
 
 struct Summary {
@@ -361,6 +369,13 @@ class Agent {
 
   // The next context that was handed to this agent. Code::timed_out when none came.
   [[nodiscard]] Result<Delivery> receive(Nanoseconds timeout);
+
+  // Of a delivery of the medium split: the next tokens, from the head of the context on, that this agent is to compute
+  // while the tail arrives; at most `most_tokens`, at least a block. Nothing: there are none left, and the delivery has
+  // the blocks that came; those before them that no block covers are the ones that were claimed. An error ends the
+  // split, but for Code::timed_out: then claim again. Agents that never claim never get the tail: give such a delivery
+  // back, or leave Medium::split out of `accepted`.
+  [[nodiscard]] Result<std::optional<Claim>> claim(Delivery& delivery, std::uint32_t most_tokens, Nanoseconds timeout);
 
   // Called inside wait(), receive() and poll(), on their thread.
   void on_summary(std::function<Summary(const SummaryRequest&)> callback);

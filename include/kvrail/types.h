@@ -133,6 +133,10 @@ using MediumMask = std::uint32_t;
 [[nodiscard]] constexpr bool is_sparse(Medium medium) noexcept {
   return medium == Medium::topk || medium == Medium::window;
 }
+// Deliveries of KV of some tokens only: a version that came so is never sent on, nor listed.
+[[nodiscard]] constexpr bool is_partial(Medium medium) noexcept {
+  return is_sparse(medium) || medium == Medium::split;
+}
 // What arrives in block slots, by way of a lease.
 [[nodiscard]] constexpr bool is_kv(Medium medium) noexcept {
   return medium == Medium::full || is_sparse(medium) || is_coded(medium);

@@ -43,7 +43,7 @@ class Clerk {
               go.round,
               {static_cast<std::uint32_t>(document_->tokens().size())}};
     if (go.words.size() == 3) {
-      auto taken = reader_.take(*document_);
+      auto taken = reader_.take(*document_, role_.agent());
       if (!taken.ok()) return std::move(taken).error();
       document_->set_recompute(Nanoseconds(taken->recompute_ns));
       auto answer = reader_.answer(role_.world(), {go.words[1], go.words[2], 0, 0});

@@ -37,7 +37,7 @@ class Executor {
     const Note go = std::move(*go_);
     go_.reset();
     if (go.task != current_) begin(go.task);
-    auto taken = reader_.take(*document_);
+    auto taken = reader_.take(*document_, role_.agent());
     if (!taken.ok()) return std::move(taken).error();
     if (taken->recomputed > 0) document_->set_recompute(Nanoseconds(taken->recompute_ns));
     Note answers{NoteKind::answers, go.task, go.round, {}};

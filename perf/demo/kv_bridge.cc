@@ -5,9 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 namespace kvrail::demo {
+namespace {
+
+constexpr std::chrono::seconds kClaimLimit{20};
+
+}  // namespace
 
 void sleep_until(TimeNs point_ns) noexcept {
   timespec point{};
@@ -43,30 +49,55 @@ Result<void> Reader::read(std::span<const TokenId> tokens) {
   return {};
 }
 
-Result<Taken> Reader::take(const Delivery& delivery) {
-  const std::span<const TokenId> wanted = delivery.tokens();
-  const auto [mine, theirs] =
-      std::mismatch(tokens_.begin(), tokens_.end(), wanted.begin(), wanted.end());
-  Taken taken;
-  taken.kept = static_cast<std::uint32_t>(mine - tokens_.begin());
-  truncate(taken.kept);
+Result<void> Reader::import_blocks(const Delivery& delivery, Taken& taken) {
   for (const BlockView block : delivery.blocks()) {
     const std::uint32_t end = block.position + block.tokens;
     if (end <= session_.length()) continue;
     if (block.position > session_.length()) break;  // a gap: what comes after it is read anew
     const std::uint32_t before = session_.length();
     auto done = session_.import_kv(delivery.layout(), block.position, block.tokens, block.data);
-    if (!done.ok()) return std::move(done).error();
+    if (!done.ok()) return done;
     taken.imported += end - before;
   }
+  const std::span<const TokenId> wanted = delivery.tokens();
   const std::uint32_t held = session_.length();
   if (held > wanted.size()) return Error{{Code::internal}, "a delivery has more rows than tokens"};
   tokens_.assign(wanted.begin(), wanted.begin() + held);
-  if (held == wanted.size()) return taken;
+  return {};
+}
+
+// A few tokens at a time: what both sides work on at the end is what neither waits for.
+Result<void> Reader::read_head(Delivery& delivery, Agent& agent, Taken& taken) {
+  constexpr std::uint32_t kTokensAtOnce = 64;
+  while (delivery.medium() == Medium::split) {
+    auto claim = agent.claim(delivery, kTokensAtOnce, kClaimLimit);
+    if (!claim.ok()) return {};  // the tail does not come: all that is missing is read
+    if (!*claim) break;
+    const std::uint32_t end = (*claim)->first_token + (*claim)->tokens;
+    if (end <= session_.length()) continue;  // held since an earlier version
+    const std::uint32_t more = end - session_.length();
+    if (auto done = read(delivery.tokens().subspan(session_.length(), more)); !done.ok()) return done;
+    taken.recomputed += more;
+  }
+  return import_blocks(delivery, taken);
+}
+
+Result<Taken> Reader::take(Delivery& delivery, Agent& agent) {
+  const std::span<const TokenId> begun = delivery.tokens();
+  const auto [mine, theirs] = std::mismatch(tokens_.begin(), tokens_.end(), begun.begin(), begun.end());
+  Taken taken;
+  taken.kept = static_cast<std::uint32_t>(mine - tokens_.begin());
+  truncate(taken.kept);
+  if (auto done = import_blocks(delivery, taken); !done.ok()) return std::move(done).error();
   const TimeNs begin_ns = SteadyClock().now_ns();
-  if (Result<void> done = read(wanted.subspan(held)); !done.ok()) return std::move(done).error();
-  taken.recomputed = static_cast<std::uint32_t>(wanted.size()) - held;
-  taken.recompute_ns = SteadyClock().now_ns() - begin_ns;
+  if (auto done = read_head(delivery, agent, taken); !done.ok()) return std::move(done).error();
+  const std::span<const TokenId> wanted = delivery.tokens();
+  const std::uint32_t held = session_.length();
+  if (held < wanted.size()) {
+    if (Result<void> done = read(wanted.subspan(held)); !done.ok()) return std::move(done).error();
+    taken.recomputed += static_cast<std::uint32_t>(wanted.size()) - held;
+  }
+  if (taken.recomputed > 0) taken.recompute_ns = SteadyClock().now_ns() - begin_ns;
   return taken;
 }
 

@@ -42,13 +42,17 @@ class Reader {
   /// The same at our own pace: work that is not part of a measured task.
   [[nodiscard]] Result<void> read_ahead(std::span<const TokenId> tokens);
   /// Makes the delivery's context the one held: keeps the common start, imports what came as KV,
-  /// reads the rest anew.
-  [[nodiscard]] Result<Taken> take(const Delivery& delivery);
+  /// reads the rest anew. Of a split it reads what `agent` may claim, until the tail has come.
+  [[nodiscard]] Result<Taken> take(Delivery& delivery, Agent& agent);
   /// Appends a question and the greedy answer to the context.
   [[nodiscard]] Result<model::Answer> answer(const model::FactWorld& world,
                                              const model::Fact& fact);
 
  private:
+  /// Rows of the delivery's blocks that follow on what is held, without a gap.
+  [[nodiscard]] Result<void> import_blocks(const Delivery& delivery, Taken& taken);
+  [[nodiscard]] Result<void> read_head(Delivery& delivery, Agent& agent, Taken& taken);
+
   model::Session session_;
   Pace pace_;
   std::vector<TokenId> tokens_;

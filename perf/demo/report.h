@@ -19,14 +19,15 @@ struct Policy {
   bool exact;     // whether it must not change a single answer
   std::uint32_t every = 1;  // it has a task in every turn, or in each second one: those never near the best
 };
-inline constexpr std::array<Policy, 8> kPolicies{{{"adaptive", Medium::automatic, true},
+inline constexpr std::array<Policy, 9> kPolicies{{{"adaptive", Medium::automatic, true},
                                                   {"tokens", Medium::tokens, true},
                                                   {"full", Medium::full, true},
                                                   {"int8", Medium::int8, false},
                                                   {"lossless", Medium::lossless, true, 2},
                                                   {"exact", Medium::exact, true, 2},
                                                   {"int4", Medium::int4, false},
-                                                  {"lowrank", Medium::lowrank, false}}};
+                                                  {"lowrank", Medium::lowrank, false},
+                                                  {"split", Medium::split, false, 2}}};
 
 struct TaskResult {
   std::size_t policy = 0;  // index in kPolicies

@@ -25,6 +25,7 @@ Result<Role> Role::attach(const AgentOptions& options) {
   attach.role = weight_of(options.role);
   attach.layout = model->layout(options.block_tokens);
   attach.tokenizer = model->id();
+  attach.accepted |= mask_of(Medium::split);
   attach.compute.prefill_per_token_ns = static_cast<std::uint64_t>(options.prefill_per_token_ns);
   Result<Agent> agent = Agent::attach(attach);
   if (!agent.ok()) return std::move(agent).error();

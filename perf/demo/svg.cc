@@ -17,7 +17,7 @@ constexpr int kAxisSteps = 4;
 // measured by.
 constexpr std::array<const char*, kPolicies.size()> kColours{"#0072b2", "#e69f00", "#009e73",
                                                              "#cc79a7", "#56b4e9", "#d55e00",
-                                                             "#666666", "#b8a900"};
+                                                             "#666666", "#b8a900", "#7a4fb5"};
 
 std::string text_at(double x, double y, std::string_view text, const char* anchor = "middle",
                     int size = 12, const char* more = "") {

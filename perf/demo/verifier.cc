@@ -57,7 +57,7 @@ class Verifier {
       return Error{{Code::invalid_argument}, "a context without answers"};
     std::uint32_t right = 0;
     for (const auto& entry : transcript->entries) right += entry.right() ? 1U : 0U;
-    auto taken = reader_.take(work);
+    auto taken = reader_.take(work, role_.agent());
     if (!taken.ok()) return std::move(taken).error();
     if (taken->recomputed > 0) work.set_recompute(Nanoseconds(taken->recompute_ns));
     reader_.truncate(transcript->document_tokens);

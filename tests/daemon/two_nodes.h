@@ -30,6 +30,7 @@ struct Link {
   bool epoll = false;
   const char* extra = "";   // further sections for both nodes
   const char* verbs = nullptr;   // the address of an RDMA port: lanes over it, and no others
+  const char* tcp = "";     // further lines of the section tcp
 };
 inline constexpr Link kLinks[] = {
     {"tcp, shared worker"},
@@ -79,7 +80,7 @@ class Pair {
     const std::string address = link_.shm ? dir_.path("lane") : host + ":" + std::to_string(port_);
     const std::string table = link_.shm ? "[shm]\n"
                               : verbs   ? "[tcp]\ninsecure = true\n[verbs]\n"
-                                        : std::string("[tcp]\n") + (link_.epoll ? "force_epoll = true\n" : "");
+                                        : std::string("[tcp]\n") + (link_.epoll ? "force_epoll = true\n" : "") + link_.tcp;
     text += table + (listens ? "listen = \"" + address + "\"\n" : "");
     if (!listens) {
       text += "[[peer]]\naddress = \"" + address + "\"\ntransport = \"" + (link_.shm ? "shm" : verbs ? "verbs" : "tcp") + "\"\n";

@@ -71,6 +71,12 @@ struct Ticket {
   std::set<std::uint16_t> open; // receiver indices; fetch: 0
 };
 
+// A split whose tail has not been asked for to the end.
+struct OpenSplit {
+  DeliveryHandle first;
+  TicketId waiting = 0;
+  std::uint64_t total = 0, claimed_end = 0, computed = 0;  // tokens
+};
 struct Person {                 // an agent through all its lives
   std::string name;
   NodeId node = 0;
@@ -78,6 +84,7 @@ struct Person {                 // an agent through all its lives
   std::map<TicketId, Ticket> tickets;
   std::map<std::string, std::size_t> lengths;
   std::vector<DeliveryHandle> held;
+  std::vector<OpenSplit> splits;
   bool forgetful = false;       // keeps its deliveries, so that memory fills up
 };
 
@@ -178,10 +185,12 @@ class Run {
     info.arena_bytes = 512 * 1024;
     if (config_.chance(0.1)) info.layout.kv_heads = 1;
     if (config_.chance(0.1)) info.accepted = mask_of(Medium::tokens) | mask_of(Medium::full);
+    if (config_.chance(0.5)) info.accepted |= mask_of(Medium::split);
     info.compute.prefill_per_token_ns = 1'000ULL << config_.uniform(11);
     person.agent = std::make_unique<TestAgent>(*world_.hosts.at(person.node), person.name, info);
     person.lengths.clear();
     person.held.clear();
+    person.splits.clear();
     ++attaches_;
   }
   void show_memory() {
@@ -224,7 +233,8 @@ class Run {
     Person& one = anyone();
     const auto dice = work_.uniform(100);
     if (dice < 30) return commit(one);
-    if (dice < 75) return send(one);
+    if (dice < 68) return send(one);
+    if (dice < 75) return claim(one);
     if (dice < 85) return fetch(one);
     if (dice < 92) return cancel(one);
     if (dice < 96) return release(one);
@@ -252,7 +262,7 @@ class Run {
     SendOptions options;
     constexpr std::array kWishes{Medium::automatic, Medium::automatic, Medium::full, Medium::full,
                                  Medium::int8,      Medium::tokens,    Medium::window, Medium::reference,
-                                 Medium::lowrank,   Medium::topk};
+                                 Medium::lowrank,   Medium::topk,      Medium::split,  Medium::split};
     options.medium = kWishes[work_.uniform(kWishes.size())];
     options.critical = work_.chance(0.2);
     options.background = !options.critical && work_.chance(0.2);
@@ -286,6 +296,17 @@ class Run {
               static_cast<unsigned long>(ticket), name(status.code));
     if (status.ok()) one.tickets[ticket] = {lives_[one.node], {0}};
   }
+  void claim(Person& one) {
+    if (!one.splits.empty()) claim(one, one.splits[work_.uniform(one.splits.size())]);
+  }
+  void claim(Person& one, OpenSplit& split) {
+    if (split.waiting != 0 && !work_.chance(0.2)) return;
+    const TicketId ticket = one.agent->next_ticket++;
+    const Status status = one.agent->host().node->claim(one.agent->handle, ticket, split.first,
+                                                        static_cast<std::uint32_t>(1 + work_.uniform(100)));
+    SIM_TRACE("%s claims, ticket %lu: %s", one.name.c_str(), static_cast<unsigned long>(ticket), name(status.code));
+    if (status.ok()) split.waiting = ticket;
+  }
   void cancel(Person& one) {
     if (one.tickets.empty()) return;
     auto ticket = one.tickets.begin();
@@ -300,6 +321,7 @@ class Run {
     }
     SIM_TRACE("%s releases %zu deliveries", one.name.c_str(), one.held.size());
     one.held.clear();
+    one.splits.clear();
   }
   void reattach(Person& one) {
     SIM_TRACE("%s leaves and comes back", one.name.c_str());
@@ -379,6 +401,7 @@ class Run {
   }
   void take(Person& one, const AgentEvent& event) {
     if (event.kind == AgentEventKind::delivery) return check_delivery(one, event);
+    if (event.kind == AgentEventKind::claimed) return take_claimed(one, event);
     require(event.kind == AgentEventKind::sent || event.kind == AgentEventKind::fetched, "an unexpected kind of event");
     SIM_TRACE("%s: ticket %lu/%u ends: %s, %s, %lu bytes", one.name.c_str(), static_cast<unsigned long>(event.ticket),
               event.receiver, name(event.status.code), std::string(medium_name(event.medium)).c_str(),
@@ -389,6 +412,29 @@ class Run {
     if (ticket->second.open.empty()) one.tickets.erase(ticket);
     require(event.status.code != Code::internal, one.name + ": internal");
     ++ended_[event.status.code];
+  }
+  void take_claimed(Person& one, const AgentEvent& event) {
+    SIM_TRACE("%s: claim %lu: %s, %u tokens", one.name.c_str(), static_cast<unsigned long>(event.ticket), name(event.status.code), event.extent.count);
+    const auto found = std::find_if(one.splits.begin(), one.splits.end(), [&](const OpenSplit& split) { return split.waiting == event.ticket; });
+    if (event.delivery.valid()) check_delivery(one, event);  // it is this agent's, whatever it has given back
+    if (found == one.splits.end()) return;
+    found->waiting = 0;
+    ++claims_;
+    if (!event.status.ok()) {
+      one.splits.erase(found);
+    } else if (event.delivery.valid()) {
+      const Received got = read_delivery(one.agent->host(), event);
+      require(got.blocks.size() == (found->total + 15) / 16 - found->computed / 16, one.name + ": head and tail do not meet");
+      one.splits.erase(found);
+    } else {
+      // What else was held by then is shown with the ids, and is claimed all the same.
+      const bool joins = found->computed == 0 ? event.extent.offset <= found->claimed_end : event.extent.offset == found->claimed_end;
+      require(joins && event.extent.count > 0, one.name + ": a claim that leaves tokens out");
+      found->claimed_end = event.extent.offset + event.extent.count;
+      found->computed += event.extent.count;
+      require(found->claimed_end < found->total, one.name + ": nothing is left for the tail");
+      if (work_.chance(0.6)) claim(one, *found);
+    }
   }
   void check_delivery(Person& one, const AgentEvent& event) {
     Host& host = one.agent->host();
@@ -408,6 +454,10 @@ class Run {
       require(got.blocks.size() == blocks, one.name + ": a delivery that is not whole");
     }
     one.held.push_back(event.delivery);
+    if (event.kind == AgentEventKind::delivery && event.medium == Medium::split) {
+      one.splits.push_back({event.delivery, 0, got.tokens.size(), got.blocks.size() * 16, 0});
+      if (work_.chance(0.7)) claim(one, one.splits.back());
+    }
     ++deliveries_;
   }
 
@@ -490,7 +540,7 @@ class Run {
 
  public:
   std::map<Code, std::uint64_t> ended_;
-  std::uint64_t deliveries_ = 0;
+  std::uint64_t deliveries_ = 0, claims_ = 0;
 };
 
 std::uint64_t present_seed = 0;
@@ -501,7 +551,7 @@ void on_abort(int) {  // an assertion failed: tell where to look
 
 int run_seeds(std::uint64_t first, std::uint64_t last) {
   std::uint64_t failed = 0;
-  std::uint64_t deliveries = 0;
+  std::uint64_t deliveries = 0, claims = 0;
   std::map<Code, std::uint64_t> ended;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     present_seed = seed;
@@ -510,6 +560,7 @@ int run_seeds(std::uint64_t first, std::uint64_t last) {
       const std::uint64_t hash = run.run();
       if (seed % 50 == 0 && Run(seed).run() != hash) throw Failure{"two runs of one seed differ"};
       deliveries += run.deliveries_;
+      claims += run.claims_;
       for (const auto& [code, count] : run.ended_) ended[code] += count;
     } catch (const Failure& failure) {
       ++failed;
@@ -518,8 +569,8 @@ int run_seeds(std::uint64_t first, std::uint64_t last) {
       std::fflush(stdout);
     }
   }
-  std::printf("%lu seeds, %lu failed; %lu deliveries; ends:", static_cast<unsigned long>(last - first + 1),
-              static_cast<unsigned long>(failed), static_cast<unsigned long>(deliveries));
+  std::printf("%lu seeds, %lu failed; %lu deliveries, %lu claims; ends:", static_cast<unsigned long>(last - first + 1),
+              static_cast<unsigned long>(failed), static_cast<unsigned long>(deliveries), static_cast<unsigned long>(claims));
   for (const auto& [code, count] : ended) std::printf(" %s %lu", name(code), static_cast<unsigned long>(count));
   std::printf("\n");
   return failed == 0 ? 0 : 1;

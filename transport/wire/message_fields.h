@@ -241,6 +241,7 @@ void fields(A& a, M& m) {
   medium_field(a, m.wish);
   a.flag(m.eager);
   a.flag(m.whole_planes);
+  a.flag(m.shared);
   lowrank_fields(a, m.lowrank);
   a.count(m.token_count_here, kMaxContextTokens);
   a.count(m.candidate_count, kMaxCandidates);
@@ -269,6 +270,7 @@ void fields(A& a, M& m) {
   a.u32(m.tail_from_row);
   a.u8(m.first_plane);
   hash_fields(a, m.encodings);
+  a.flag(m.tail_first);
   a.count(m.range_count, m.missing.size());
   for (std::size_t i = 0; i < m.range_count; ++i) {
     a.u32(m.missing[i].first);

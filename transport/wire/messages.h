@@ -125,6 +125,7 @@ struct Offer {
   bool background = false;
   Medium wish = Medium::automatic;   // forced by the caller when not automatic
   bool eager = false;                // an EAGER frame follows the last token ids
+  bool shared = false;               // others of the same node wait for what this one brings
   bool whole_planes = false;         // what the receiver holds is of another encoding: it must not build on it
   LowRankCode lowrank;               // of the candidate lowrank
   std::uint32_t token_count_here = 0;     // ids in this frame, starting at base_tokens
@@ -156,6 +157,7 @@ struct Accept {
   std::uint32_t tail_from_row = 0;   // rows of the tail block held already (full medium only)
   std::uint8_t first_plane = 0;      // coded media: planes before it are held, of these encodings:
   Hash128 encodings;                 // digest over the encoding ids of the missing blocks, zero if none is held
+  bool tail_first = false;           // order of the stream: block after block from the last one down
   std::uint32_t range_count = 0;
   std::array<BlockRange, 64> missing; // blocks to send, ascending; more holes than fit are merged
 };

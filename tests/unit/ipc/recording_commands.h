@@ -76,6 +76,12 @@ class RecordingCommands final : public AgentCommands {
     call.time_ns = recompute_ns;
     return answer;
   }
+  Status claim(AgentHandle agent, TicketId ticket, DeliveryHandle delivery, std::uint32_t most_tokens) noexcept override {
+    Call& call = add("claim", agent, ticket);
+    call.number = delivery.packed();
+    call.time_ns = most_tokens;
+    return answer;
+  }
   Status drop_context(AgentHandle agent, const Name& name) noexcept override {
     add("drop_context", agent, 0).name = name.view();
     return answer;

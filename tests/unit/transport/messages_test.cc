@@ -185,7 +185,7 @@ TEST_CASE("offers: names, layouts, token counts and candidates out of bounds") {
   constexpr std::size_t kWish = kTotals + 16 + 16 + 16 + 8 + 2 + 2;
   CHECK(refusal<Offer>(poked(offer, kWish - 1, 2, 1)) == MessageError::bad_enum);
   CHECK(refusal<Offer>(poked(offer, kWish, kMediumCount, 1)) == MessageError::bad_enum);
-  constexpr std::size_t kCounts = kWish + 1 + 1 + 1 + 18;
+  constexpr std::size_t kCounts = kWish + 1 + 1 + 1 + 1 + 18;
   CHECK(refusal<Offer>(poked(offer, kCounts, 0xFFFFFFFF, 4)) == MessageError::bad_count);
   CHECK(refusal<Offer>(poked(offer, kCounts, 3, 4)) == MessageError::bad_count);
   CHECK(refusal<Offer>(poked(offer, kCounts + 4, kMaxCandidates + 1, 1)) == MessageError::bad_count);
