@@ -171,8 +171,9 @@ bool BandwidthEstimator::is_queued(const PostMark& mark, TimeNs total_ns) const 
   return total_ns / 5 >= unqueued_ns / 4;
 }
 
-std::uint64_t BandwidthEstimator::rate_for_choice() noexcept {
-  const std::uint32_t doublings = std::min(passed_over_ / kPassedOver, kMostDoublings);
+std::uint64_t BandwidthEstimator::rate_for_choice(std::uint64_t bytes, TimeNs now_ns) noexcept {
+  const bool affordable = sending_ns(bytes, planning()) <= (now_ns - delivered_ns_) / kTryShare;
+  const std::uint32_t doublings = affordable ? std::min(passed_over_ / kPassedOver, kMostDoublings) : 0;
   ++passed_over_;
   return clamp_rate(planning() << doublings);
 }

@@ -79,6 +79,7 @@ class BandwidthEstimator {
   static constexpr TimeNs kSureDifferenceNs = 2 * kMillisecondNs;
   static constexpr std::uint32_t kSureAlone = 4;
   static constexpr std::uint32_t kPassedOver = 64;
+  static constexpr TimeNs kTryShare = 64;
   static constexpr std::uint32_t kMostDoublings = 3;
   // A lane is slower when it was for this long; a pause of the machine is shorter, or bunches up.
   static constexpr TimeNs kSlowSpanNs = 4 * kMillisecondNs;
@@ -96,8 +97,9 @@ class BandwidthEstimator {
   [[nodiscard]] std::uint64_t planning() const noexcept { return planning_.value(); }
   // The planning rate for a choice of medium. A choice that never falls on the lane measures nothing,
   // so each kPassedOver in a row that nothing came of double what is believed, up to eight times: at
-  // last one goes there and finds out.
-  [[nodiscard]] std::uint64_t rate_for_choice() noexcept;
+  // last one goes there and finds out. Only one whose `bytes` take, by what was measured, at most 1/64 of the time
+  // since the last arrival: so being wrong costs no more than that.
+  [[nodiscard]] std::uint64_t rate_for_choice(std::uint64_t bytes, TimeNs now_ns) noexcept;
   // Least post-to-completion time less the chunk's own sending time; -1 when not yet known.
   [[nodiscard]] TimeNs round_trip() const noexcept { return round_trip_ns_; }
   // The least was last confirmed by a chunk that was alone on the lane at this time.

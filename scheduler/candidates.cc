@@ -176,6 +176,15 @@ LossProfile LossProfile::built_in() noexcept {
   return profile;
 }
 
+std::uint64_t least_kv_bytes(const SenderFacts& facts) noexcept {
+  std::uint64_t block_bytes = facts.layout.block_bytes();
+  for (const CodedFacts& coded : facts.coded) {
+    if (coded.block_bytes != 0) block_bytes = std::min(block_bytes, coded.block_bytes);
+  }
+  const std::uint64_t missing = std::min(facts.believed_missing_tokens, facts.total_tokens);
+  return mul_div(block_bytes, missing, facts.layout.block_tokens);
+}
+
 std::size_t candidates(const SenderFacts& facts, const DepthLoss& by_depth,
                        std::array<CandidateCost, kMaxCandidates>& out, const char** why) noexcept {
   KVRAIL_ASSERT(why != nullptr && facts.layout.block_tokens > 0);

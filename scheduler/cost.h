@@ -30,14 +30,14 @@ inline constexpr std::uint64_t kPpm = 1'000'000;
       kPpm, -static_cast<std::int64_t>(std::min<std::uint64_t>(exponent, std::uint64_t{1} << 40)));
 }
 
-// What `use_ns` of a resource costs the others: s λ (V + s). price_ppm is λ V in millionths, the
-// arrivals are λ.
+// What `use_ns` of a resource costs the others: s λ (V + 0.3 s). price_ppm is λ V in millionths, the arrivals are λ.
+// Of what a transfer adds itself less counts than of what is there: who comes later may still choose otherwise.
 [[nodiscard]] inline std::uint64_t priced(std::int64_t use_ns, std::uint64_t price_ppm,
                                           std::uint64_t arrivals_milli_per_s) noexcept {
   const auto use =
       static_cast<std::uint64_t>(std::clamp<std::int64_t>(use_ns, 0, std::int64_t{1} << 50));
   const std::uint64_t own_ppm =
-      std::min(mul_div(use, arrivals_milli_per_s, 1'000'000), kLargest / 4);
+      std::min(mul_div(use, arrivals_milli_per_s, 1'000'000), kLargest / 4) / 10 * 3;
   return mul_div(use, std::min(price_ppm, kLargest / 4) + own_ppm, kPpm);
 }
 
@@ -62,8 +62,8 @@ inline constexpr std::uint64_t kPpm = 1'000'000;
 // total_ns and cost_ns from the terms and the residual factor 2^residual_q32.
 void finish_cost(CostLine& line, const ReceiverFacts& facts, std::int64_t residual_q32) noexcept;
 
-// What names the situation of a choice, for hysteresis: the pair, and octaves of the context's size, of the blocks
-// missing, of the lane's wait and of the compute backlog.
+// What names the situation of a choice, for hysteresis: the pair, quarter octaves of the context's size and of the lane's
+// rate, octaves of the blocks missing, of the lane's wait and of the compute backlog.
 [[nodiscard]] std::uint64_t choice_key(std::span<const CandidateCost> candidates, const ReceiverFacts& facts) noexcept;
 
 }  // namespace kvrail::scheduler

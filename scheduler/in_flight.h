@@ -73,7 +73,9 @@ class InFlightWindow {
   [[nodiscard]] std::uint64_t limit() const noexcept;
   [[nodiscard]] std::uint32_t chunk_bytes() const noexcept { return chunk_bytes_; }
   [[nodiscard]] const BandwidthEstimator& bandwidth() const noexcept { return bandwidth_; }
-  [[nodiscard]] std::uint64_t rate_for_choice() noexcept { return bandwidth_.rate_for_choice(); }
+  [[nodiscard]] std::uint64_t rate_for_choice(std::uint64_t bytes, TimeNs now_ns) noexcept {
+    return bandwidth_.rate_for_choice(bytes, now_ns);
+  }
 
  private:
   void refresh() noexcept;

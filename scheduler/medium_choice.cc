@@ -25,6 +25,12 @@ constexpr unsigned kBacklogUnitShift = 17;  // octaves of backlog start at 131 u
 unsigned octave(std::uint64_t value) noexcept {
   return value == 0 ? 0 : log2_floor(value) + 1;
 }
+// 4 x its octave and the next two bits.
+std::uint64_t quarter_octaves(std::uint64_t value) noexcept {
+  if (value < 4) return value;
+  const unsigned log2 = log2_floor(value);
+  return 4 * std::uint64_t{log2} + (value >> (log2 - 2) & 3);
+}
 unsigned backlog_octave(std::uint64_t ns) noexcept {
   return octave(ns >> kBacklogUnitShift);
 }
@@ -43,12 +49,15 @@ std::uint64_t residual_key(std::uint32_t lane, Medium medium, std::uint64_t byte
 
 std::uint64_t choice_key(std::span<const CandidateCost> candidates,
                          const ReceiverFacts& facts) noexcept {
-  std::uint64_t wait = 0;
-  for (const CandidateCost& it : candidates) wait = std::max(wait, it.wait_ns);
+  std::uint64_t wait = 0, rate = 0;
+  for (const CandidateCost& it : candidates) {
+    wait = std::max(wait, it.wait_ns);
+    rate = std::max(rate, it.rate_bytes_per_s);
+  }
   const auto compute_wait =
       static_cast<std::uint64_t>(std::max<TimeNs>(facts.compute_backlog_ns, 0));
   const std::uint64_t missing = facts.missing_full_blocks + (facts.missing_tail ? 1 : 0);
-  const std::uint64_t octaves = (std::uint64_t{octave(facts.total_tokens)} << 24) |
+  const std::uint64_t octaves = (quarter_octaves(rate) << 40) | (quarter_octaves(facts.total_tokens) << 24) |
                                 (octave(missing) << 16) | (backlog_octave(wait) << 8) |
                                 backlog_octave(compute_wait);
   return mix_key(facts.pair_key ^ mix_key(octaves));
@@ -212,12 +221,17 @@ std::uint64_t PriceMeter::taken_since_last(TimeNs now_ns) const noexcept {
   return static_cast<std::uint64_t>(std::max<TimeNs>(std::min(now_ns, busy_until_ns_) - last_ns_, 0));
 }
 
+std::uint64_t PriceMeter::since_last(TimeNs now_ns) const noexcept {
+  return static_cast<std::uint64_t>(std::max<TimeNs>(now_ns - last_ns_, 0));
+}
+
 void PriceMeter::arrival(TimeNs now_ns, TimeNs busy_ns) noexcept {
   // A lightly used resource is found taken seldom, so that 32 arrivals would not tell how often.
   constexpr std::uint64_t kKeep = 127, kOf = 128;
   constexpr TimeNs kMostBusyNs = 1000 * kSecondNs;
   met_q10_ = met_q10_ * kKeep / kOf + (now_ns < busy_until_ns_ ? 1024 : 0);
   taken_ns_ = taken_ns_ * kKeep / kOf + taken_since_last(now_ns);
+  elapsed_ns_ = elapsed_ns_ * kKeep / kOf + since_last(now_ns);
   last_ns_ = now_ns;
   busy_until_ns_ = now_ns + std::clamp<TimeNs>(busy_ns, 0, kMostBusyNs);
 }
@@ -225,9 +239,14 @@ void PriceMeter::arrival(TimeNs now_ns, TimeNs busy_ns) noexcept {
 std::uint64_t PriceMeter::interval_ns(TimeNs now_ns) const noexcept {
   if (met_q10_ == 0) return 0;
   constexpr std::uint64_t kLeastIntervalNs = 1000;
-  // A stream that stopped while the resource is taken loses its price without further arrivals.
-  const std::uint64_t taken = taken_ns_ + taken_since_last(now_ns);
-  return std::max(mul_div(taken, 1024, met_q10_), kLeastIntervalNs);
+  // A stream that stopped loses its price without further arrivals.
+  const std::uint64_t taken = std::max<std::uint64_t>(taken_ns_ + taken_since_last(now_ns), 1);
+  std::uint64_t interval = mul_div(taken, 1024, met_q10_);
+  if (demand_ == Demand::elastic) {
+    const std::uint64_t elapsed = std::max(elapsed_ns_ + since_last(now_ns), taken);
+    interval = mul_div(mul_div(interval, elapsed, taken), elapsed, taken);
+  }
+  return std::max(interval, kLeastIntervalNs);
 }
 
 std::uint64_t PriceMeter::price_ppm(TimeNs now_ns, TimeNs backlog_ns) const noexcept {

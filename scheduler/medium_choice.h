@@ -100,6 +100,8 @@ struct SenderFacts {
   std::uint64_t nic_price_ppm = 0;                  // λ̂·V of our NIC (PriceMeter)
   std::uint64_t nic_arrivals_milli_per_s = 0;  // λ̂: with it the price counts the bytes offered too
 };
+// What the smallest KV medium would move of the tokens believed missing, without the losing of tokens.
+[[nodiscard]] std::uint64_t least_kv_bytes(const SenderFacts& facts) noexcept;
 // Fills `out` best guess first; returns the count (0: nothing is possible, with the reason in why).
 [[nodiscard]] std::size_t candidates(const SenderFacts& facts, const DepthLoss& by_depth,
                                      std::array<CandidateCost, kMaxCandidates>& out,
@@ -191,14 +193,19 @@ class MediumChooser {
   std::unique_ptr<State> state_;
 };
 
+// Who else wants a resource. The bytes of an interface may go as fewer ones, or as token ids, so who finds it
+// taken now and then loses little by going elsewhere; a prefill has to be made where the agent is.
+enum class Demand : std::uint8_t { fixed, elastic };
+
 // Price of a resource held by its owner: the rate λ̂ at which others come while it is taken, times
 // the backlog V found there, in millionths (ns of delay to others per ns of use). Only who comes
 // meanwhile is delayed: in a round of agents that wait for each other nobody is, however often they
-// come. Under random arrivals λ̂ is the plain rate. What a transfer adds to V itself is added where
-// its cost is computed, from arrivals_milli_per_s(); leaving it out made a loaded link a third
-// slower in simulation. See docs/scheduling.md, "Prices".
+// come. Under random arrivals λ̂ is the plain rate; with elastic demand it counts by the square of the share of the
+// time in which the resource is taken. What a transfer adds to V itself is added where its cost is computed, from
+// arrivals_milli_per_s(). See docs/scheduling.md, "Prices".
 class PriceMeter {
  public:
+  explicit PriceMeter(Demand demand = Demand::fixed) noexcept : demand_(demand) {}
   // Somebody came, and the resource is taken for busy_ns from now on: by the backlog found and by
   // what this one adds (0 when it went elsewhere).
   void arrival(TimeNs now_ns, TimeNs busy_ns) noexcept;
@@ -209,13 +216,18 @@ class PriceMeter {
   // Before the first arrival: as if nobody had come for a second of use. It is forgotten like all
   // else.
   static constexpr std::uint64_t kFirstBusyNs = kSecondNs;
+  // And that had been an eighth of the time.
+  static constexpr std::uint64_t kFirstElapsedNs = 8 * kFirstBusyNs;
 
   [[nodiscard]] std::uint64_t taken_since_last(TimeNs now_ns) const noexcept;
-  [[nodiscard]] std::uint64_t interval_ns(TimeNs now_ns) const noexcept;  // 0: no rate known
+  [[nodiscard]] std::uint64_t since_last(TimeNs now_ns) const noexcept;
+  [[nodiscard]] std::uint64_t interval_ns(TimeNs now_ns) const noexcept;  // between who counts; 0: no rate known
+  Demand demand_;
   TimeNs last_ns_ = 0, busy_until_ns_ = 0;
   // Sums over the arrivals so far, each older one weighing 127/128 of the next.
   std::uint64_t met_q10_ = 0;               // those that found the resource taken, x 1024
-  std::uint64_t taken_ns_ = kFirstBusyNs;   // how long it had been, from one arrival to the next
+  std::uint64_t taken_ns_ = kFirstBusyNs;    // how long it had been, from one arrival to the next
+  std::uint64_t elapsed_ns_ = kFirstElapsedNs;  // how long that was
 };
 
 }  // namespace kvrail::scheduler

@@ -46,10 +46,9 @@ FlowHandle Scheduler::add_flow(const FlowSpec& spec, TimeNs now_ns) noexcept {
                     : spec.background ? FlowClass::background
                                       : FlowClass::ordinary;
   const std::uint64_t left = spec.total_bytes - spec.start_offset;
-  // Without a deadline there is no slack to take the sending time from: a division less.
-  const TimeNs sending =
-      spec.deadline_ns == 0 ? 0 : sending_ns(left, lane.window.bandwidth().planning());
-  flow.law = make_law(spec.base_milli, spec.submitted_ns, spec.deadline_ns, sending);
+  const TimeNs sending = sending_ns(left, lane.window.bandwidth().planning());
+  const std::uint32_t base_milli = base_for_size(spec.base_milli, sending, state_->options.slice_ns);
+  flow.law = make_law(base_milli, spec.submitted_ns, spec.deadline_ns, sending);
   flow.level = level_of_urgency(urgency_at(flow.law, now_ns));
   ++lane.flows;
   lane.queued(flow.flow_class) += left;
@@ -142,8 +141,8 @@ LaneEstimate Scheduler::estimate(LaneIndex lane) const noexcept {
   return estimate;
 }
 
-std::uint64_t Scheduler::rate_for_choice(LaneIndex lane) noexcept {
-  return state_->lane_of(lane).window.rate_for_choice();
+std::uint64_t Scheduler::rate_for_choice(LaneIndex lane, std::uint64_t bytes, TimeNs now_ns) noexcept {
+  return state_->lane_of(lane).window.rate_for_choice(bytes, now_ns);
 }
 
 TimeNs Scheduler::backlog_ns(LaneIndex lane, bool critical) const noexcept {

@@ -92,8 +92,9 @@ class Scheduler {
                   bool ok, TimeNs now_ns) noexcept;
 
   [[nodiscard]] LaneEstimate estimate(LaneIndex lane) const noexcept;
-  // The planning rate, higher where many choices in a row have put nothing on the lane.
-  [[nodiscard]] std::uint64_t rate_for_choice(LaneIndex lane) noexcept;
+  // The planning rate, higher where many choices in a row have put nothing on the lane and `bytes`, the least
+  // that a try would move (least_kv_bytes), are few enough for one.
+  [[nodiscard]] std::uint64_t rate_for_choice(LaneIndex lane, std::uint64_t bytes, TimeNs now_ns) noexcept;
   // Backlog that a new flow of this urgency would wait behind, in ns at the planning rate.
   [[nodiscard]] TimeNs backlog_ns(LaneIndex lane, bool critical) const noexcept;
   [[nodiscard]] TimeNs next_timer_ns() const noexcept;  // INT64_MAX when nothing waits for time

@@ -40,6 +40,13 @@ constexpr std::int64_t kMostExponentQ32 = 40 * kOneQ32;
 
 }  // namespace
 
+std::uint32_t base_for_size(std::uint32_t base_milli, TimeNs sending_ns, TimeNs slice_ns) noexcept {
+  KVRAIL_ASSERT(slice_ns > 0);
+  if (sending_ns <= slice_ns) return base_milli;
+  const std::int64_t ratio = log2_q32(static_cast<std::uint64_t>(sending_ns)) - log2_q32(static_cast<std::uint64_t>(slice_ns));
+  return static_cast<std::uint32_t>(scaled_exp2(base_milli, -ratio / 2));
+}
+
 UrgencyLaw make_law(std::uint32_t base_milli, TimeNs start_ns, TimeNs deadline_ns,
                     TimeNs sending_ns) noexcept {
   UrgencyLaw law{base_milli, start_ns, kDefaultTauNs};

@@ -24,6 +24,11 @@ struct UrgencyLaw {
   TimeNs tau_ns = kDefaultTauNs;  // 1 / beta
 };
 
+// What a flow's base is worth when its bytes take so long: the more of the lane a flow wants, the later it begins, by
+// the square root of what it takes over `slice_ns`. Sending short ones first makes the mean wait short (Smith's
+// rule); the root, because large ones wait for it.
+[[nodiscard]] std::uint32_t base_for_size(std::uint32_t base_milli, TimeNs sending_ns, TimeNs slice_ns) noexcept;
+
 // deadline_ns is absolute, 0 for none; sending_ns is what the flow's bytes take at the planning
 // rate, so slack = deadline - start - sending.
 [[nodiscard]] UrgencyLaw make_law(std::uint32_t base_milli, TimeNs start_ns, TimeNs deadline_ns,

@@ -456,7 +456,7 @@ class Node::Core {
   TimeNs next_slice_ns_ = 0, next_status_ns_ = 0, next_forget_ns_ = 0;
   bool status_dirty_ = true, announce_dirty_ = false;
   StatusCounters counters_;
-  scheduler::PriceMeter sending_price_;  // of our sending side, over all peers
+  scheduler::PriceMeter sending_price_{scheduler::Demand::elastic};  // of our sending side, over all peers
   CodecWork codecs_;
 
   std::array<transport::Transport*, kMaxTransports> transports_{};

@@ -68,7 +68,7 @@ struct Peer {
   TimeNs state_sent_ns = 0;
   std::uint32_t open = 0;             // transfers, both directions
   std::uint64_t leased_bytes = 0;     // to its transfers that arrive
-  scheduler::PriceMeter others_price; // of our receiving side, by what other peers send to us
+  scheduler::PriceMeter others_price{scheduler::Demand::elastic}; // of our receiving side, by what other peers send to us
   TimeNs connected_ns = 0;            // agents not announced again since are dropped after a while
   bool confirming = false;
 };

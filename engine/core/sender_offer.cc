@@ -237,11 +237,12 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.fidelity_floor_ppm = out.fidelity_floor_ppm;
   const scheduler::LaneEstimate lane = scheduler_.estimate(out.lane);
   const bool kv_possible = facts.layouts_equal && facts.source_has_kv && out.wish == Medium::automatic;
-  facts.lane_rate_bytes_per_s = kv_possible ? scheduler_.rate_for_choice(out.lane) : lane.planning_bytes_per_s;
   facts.lane_backlog_ns = scheduler_.backlog_ns(out.lane, out.critical);
   facts.round_trip_ns = lane.round_trip_ns;
   if (facts.source_has_kv) fill_coded(view, to, facts);
   if (facts.source_has_kv) fill_sparse(out, view, facts);
+  facts.lane_rate_bytes_per_s = lane.planning_bytes_per_s;
+  if (kv_possible) facts.lane_rate_bytes_per_s = scheduler_.rate_for_choice(out.lane, scheduler::least_kv_bytes(facts), now_);
   if (from != nullptr) {
     facts.summary_bytes = from->info.summary_bytes;
     facts.summary_ns = from->info.summary_ns;

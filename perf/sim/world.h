@@ -58,11 +58,11 @@ class World {
     std::unique_ptr<scheduler::Scheduler> order;  // none: the node sends nothing
     std::vector<std::uint32_t> lanes;
     Link nic;
-    scheduler::PriceMeter price;
+    scheduler::PriceMeter price{scheduler::Demand::elastic};
     TimeNs encoder_free_ns = 0;
   };
   struct Peer {
-    scheduler::PriceMeter others_price;
+    scheduler::PriceMeter others_price{scheduler::Demand::elastic};
     std::uint64_t leased_bytes = 0;
   };
   struct ReceiverNode {

@@ -75,10 +75,11 @@ scheduler::SenderFacts World::sender_facts(std::uint32_t index, const Lane& lane
   facts.wish = policy_.choice == Choice::fixed && !open_[index].refused ? policy_.medium : Medium::automatic;
   facts.fidelity_floor_ppm = scenario_.fidelity_floor_ppm;
   const bool kv_possible = facts.layouts_equal && facts.wish == Medium::automatic;
-  facts.lane_rate_bytes_per_s = kv_possible ? node.order->rate_for_choice(lane.index) : estimate.planning_bytes_per_s;
   facts.lane_backlog_ns = backlog_ns(lane, job.critical);
   facts.round_trip_ns = estimate.round_trip_ns;
   fill_coded(job, facts);
+  facts.lane_rate_bytes_per_s = kv_possible ? node.order->rate_for_choice(lane.index, scheduler::least_kv_bytes(facts), now())
+                                            : estimate.planning_bytes_per_s;
   if (policy_.choice == Choice::priced) {
     facts.nic_price_ppm = node.price.price_ppm(now(), sending_backlog_ns(node));
     facts.nic_arrivals_milli_per_s = node.price.arrivals_milli_per_s(now());

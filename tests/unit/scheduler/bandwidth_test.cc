@@ -327,14 +327,18 @@ TEST_CASE("bandwidth / a lane that many choices pass over is believed faster, un
   for (std::uint64_t k = 0; k < 6 * BandwidthEstimator::kPassedOver; ++k) {
     const std::uint64_t doublings =
         std::min<std::uint64_t>(k / BandwidthEstimator::kPassedOver, BandwidthEstimator::kMostDoublings);
-    REQUIRE(scheduler.rate_for_choice(0) == slow << doublings);
+    REQUIRE(scheduler.rate_for_choice(0, 0, model.now_ns()) == slow << doublings);
   }
+  // 10 kB take 16 ms of it, which 1.024 s without an arrival may buy.
+  const std::uint64_t bytes = slow * 16 / 1000;
+  CHECK(scheduler.rate_for_choice(0, bytes, model.now_ns() + 1020 * kMillisecondNs) == slow);
+  CHECK(scheduler.rate_for_choice(0, bytes, model.now_ns() + 1025 * kMillisecondNs) == 8 * slow);
   CHECK(scheduler.estimate(0).planning_bytes_per_s == slow);
   // Meanwhile the link has become fast: one transfer that tries it is enough to see that.
   model.set_rate(kGigabit);
   model.transfer(200'000);
-  CHECK(ratio(scheduler.rate_for_choice(0), kGigabit) > 0.2);
+  CHECK(ratio(scheduler.rate_for_choice(0, 0, model.now_ns()), kGigabit) > 0.2);
   model.transfer(200'000);
-  CHECK(ratio(scheduler.rate_for_choice(0), kGigabit) > 0.5);
-  CHECK(ratio(scheduler.rate_for_choice(0), kGigabit) < 1.05);
+  CHECK(ratio(scheduler.rate_for_choice(0, 0, model.now_ns()), kGigabit) > 0.5);
+  CHECK(ratio(scheduler.rate_for_choice(0, 0, model.now_ns()), kGigabit) < 1.05);
 }

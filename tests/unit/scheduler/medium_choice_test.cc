@@ -148,7 +148,7 @@ TEST_CASE("cost / prefill and pipelining follow their formulas") {
   CHECK(pipelined_ns(10, 100, 30, 10) == 104);
   CHECK(pipelined_ns(0, 100, 0, 0) == 100);
   CHECK(priced(1000, 500'000, 0) == 500);
-  CHECK(priced(1'000'000, 0, 100'000) == 100'000);  // 100/s x 1 ms = 0.1 of 1 ms
+  CHECK(priced(1'000'000, 0, 100'000) == 30'000);  // 100/s x 0.3 x 1 ms = 0.03 of 1 ms
 }
 
 TEST_CASE("pick / the faster link and the busier machine decide") {
@@ -449,6 +449,35 @@ TEST_CASE("price meter / who comes only after the one before has ended is delaye
   }
   CHECK(meter.arrivals_milli_per_s(now) > 12'000);  // two in 120 ms
   CHECK(meter.arrivals_milli_per_s(now) < 20'000);
+}
+
+TEST_CASE("price meter / elastic demand counts by the square of the share that is taken") {
+  // Pairs, 100 ms apart, take 25 ms each: the second finds the resource taken, which it is half of the time.
+  PriceMeter fixed, elastic(Demand::elastic);
+  TimeNs now = kSecondNs;
+  for (int i = 0; i < 1000; ++i) {
+    for (const TimeNs busy : {25 * kMillisecondNs, 50 * kMillisecondNs}) {
+      fixed.arrival(now, busy);
+      elastic.arrival(now, busy);
+    }
+    now += 100 * kMillisecondNs;
+  }
+  // One of two in 50 taken ms: 20 a second. A quarter of that.
+  CHECK(fixed.arrivals_milli_per_s(now) == doctest::Approx(20'000).epsilon(0.02));
+  CHECK(elastic.arrivals_milli_per_s(now) == doctest::Approx(5'000).epsilon(0.02));
+  CHECK(elastic.price_ppm(now, 100 * kMillisecondNs) == doctest::Approx(500'000).epsilon(0.02));
+}
+
+TEST_CASE("choice / the size is told apart by quarter octaves") {
+  ReceiverFacts facts = receiver_facts();
+  const auto key = [&](std::uint64_t tokens) {
+    facts.total_tokens = tokens;
+    return choice_key({}, facts);
+  };
+  CHECK(key(4096) == key(5119));  // up to 5/4 of 4,096
+  CHECK(key(4096) != key(5120));
+  CHECK(key(5120) == key(6143));
+  CHECK(key(8191) != key(8192));
 }
 
 TEST_CASE("choice / absurd figures saturate instead of wrapping") {

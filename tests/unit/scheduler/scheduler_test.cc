@@ -73,6 +73,28 @@ TEST_CASE("scheduler / a coordinator's flow goes first, an executor's is never s
   CHECK(finished < 4 * kSecondNs);
 }
 
+TEST_CASE("scheduler / of equal roles the shorter flow goes first, and the longer one passes fresh ones in time") {
+  Gigabit it;
+  (void)it.add(flow_of(1, kGigabit, 6));       // a second of the lane: base 0.6
+  it.model.run_until(50 * kMillisecondNs);
+  (void)it.add(flow_of(2, kGigabit / 50, 6));  // 20 ms: base 4.2
+  it.model.run_until(kSecondNs / 10);
+  CHECK(it.model.bytes_of(2) == kGigabit / 50);
+  CHECK(it.model.finished_ns(2) < 80 * kMillisecondNs);
+  // Short ones that fill the lane keep coming. 0.6 + e^t passes their 6 + 1 after 1.9 s.
+  std::uint64_t cookie = 100;
+  while (it.model.now_ns() < 1800 * kMillisecondNs) {
+    (void)it.add(flow_of(cookie++, kGigabit / 100, 6));
+    it.model.run_until(it.model.now_ns() + 10 * kMillisecondNs);
+  }
+  const std::uint64_t before = it.model.bytes_of(1);
+  while (it.model.now_ns() < 2200 * kMillisecondNs) {
+    (void)it.add(flow_of(cookie++, kGigabit / 100, 6));
+    it.model.run_until(it.model.now_ns() + 10 * kMillisecondNs);
+  }
+  CHECK(it.model.bytes_of(1) > before + kGigabit / 10);
+}
+
 TEST_CASE("scheduler / a flow whose slack runs out overtakes flows of a higher role") {
   Gigabit it;
   FlowSpec urgent = flow_of(1, 1'000'000, 2);
@@ -264,8 +286,10 @@ TEST_CASE("scheduler / backlog is what a new flow would wait behind") {
 
 TEST_CASE("scheduler / explain shows level and urgency") {
   Gigabit it;
+  // A slice of 10 ms or less begins with its base; four times as much with half of it.
+  CHECK(it.scheduler.urgency_milli(it.add(flow_of(2, kGigabit / 100, 3)), 0) == 4000);
+  CHECK(it.scheduler.urgency_milli(it.add(flow_of(3, kGigabit / 25, 3)), 0) == 2500);
   const FlowHandle flow = it.add(flow_of(1, kHuge, 3));
-  CHECK(it.scheduler.urgency_milli(flow, 0) == 4000);
   const std::uint32_t first = it.scheduler.level_of(flow);
   it.model.run_until(3 * kSecondNs);
   CHECK(it.scheduler.level_of(flow) > first);
