@@ -111,6 +111,8 @@ TimeNs pipelined_ns(TimeNs encode_ns, TimeNs transmit_ns, TimeNs decode_ns,
 // recompute_ns holds what is left of the backlog when the tokens are there, and is 0 where nothing is computed.
 TimeNs compute_taken_ns(const CostLine& picked, TimeNs backlog_ns) noexcept {
   if (picked.recompute_ns == 0) return backlog_ns;
+  // The head of a split is computed from now on, whatever is still to come.
+  if (picked.head_blocks > 0) return picked.recompute_ns;
   return picked.wait_ns + picked.transmit_ns + picked.recompute_ns;
 }
 

@@ -327,6 +327,8 @@ class Clairvoyant {
 std::optional<Bounds> find_bounds(const Scenario& scenario, const Workload& workload) {
   // What is held already depends on what was decided before.
   if (workload.tasks > 0 || !workload.hashes.empty()) return {};
+  const auto splits = std::find(scenario.media.begin(), scenario.media.end(), Medium::split);
+  if (splits != scenario.media.end()) return {};
   const auto opaque = static_cast<std::size_t>(
       std::count_if(workload.jobs.begin(), workload.jobs.end(), [](const Job& job) { return job.opaque_bytes > 0; }));
   if (workload.jobs.size() - opaque > kMostContexts || opaque > kMostOpaque) return {};

@@ -19,7 +19,7 @@ struct Bounds {
 // queues, as if nobody came any more; a lane sends what is shortest first, which is then the best order; token ids
 // compute in turn. clairvoyant: all media of all transfers are tried, with all arrivals known; lanes and GPUs serve
 // what has least left, at any time. That relaxes the order on GPUs, and receive memory has no end: a lower bound.
-// Nothing where the case is not small, or is made of tasks.
+// Nothing where the case is not small, is made of tasks, or may be split.
 [[nodiscard]] std::optional<Bounds> find_bounds(const Scenario& scenario, const Workload& workload);
 
 }  // namespace kvrail::simulation

@@ -83,7 +83,8 @@ Figures make_figures(const Scenario& scenario, const Workload& workload, const R
     }
     if (it.medium == Medium::reference) continue;  // within a node
     contexts.push_back(ms_of(it.latency_ns));
-    const scheduler::MediumLoss& loss = scenario.profile.loss.media[static_cast<std::size_t>(it.medium)];
+    const Medium rows = it.medium == Medium::split ? it.rows : it.medium;
+    const scheduler::MediumLoss& loss = scenario.profile.loss.media[static_cast<std::size_t>(rows)];
     fidelity += static_cast<double>(scheduler::fidelity_ppm(loss, loss.epsilon_ppm)) / 1e6;
     in_time += it.latency_ns <= scenario.traffic.slo_ns ? 1 : 0;
     queued += ms_of(it.queued_ns);

@@ -16,6 +16,7 @@ struct JobResult {
   TimeNs latency_ns = 0;  // from the submission until the receiver can go on, with the extra decoding that losses cost
   TimeNs queued_ns = 0;   // from the answer until the first chunk; for token ids behind other prefills
   Medium medium = Medium::automatic;
+  Medium rows = Medium::automatic;  // what its bytes were coded as, where the medium is a split
 };
 
 struct RunResult {

@@ -91,7 +91,8 @@ std::optional<std::string> as_text(const toml::node& node) {
 
 std::optional<Medium> as_medium(const toml::node& node) {
   const auto name = node.value_exact<std::string>();
-  for (const Medium medium : {Medium::tokens, Medium::full, Medium::lossless, Medium::int8, Medium::int4}) {
+  for (const Medium medium :
+       {Medium::tokens, Medium::full, Medium::lossless, Medium::int8, Medium::int4, Medium::split}) {
     if (name && *name == medium_name(medium)) return medium;
   }
   return {};

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -78,8 +79,9 @@ class World {
     std::unordered_set<std::uint64_t> held;  // hashes of blocks
   };
   struct Offer {  // between a sender's facts and the receiver's pick
-    std::array<scheduler::CandidateCost, scheduler::kMaxCandidates> candidates;
+    std::array<scheduler::CandidateCost, scheduler::kMaxWeighed> candidates;
     std::uint32_t count = 0;
+    bool split = false;  // the receiver has added one behind these
   };
   struct Open {  // a job under way
     TimeNs submitted_ns = 0;
@@ -98,7 +100,9 @@ class World {
     std::uint32_t predecessors = 0;  // that have not ended
     std::uint32_t laters = 0;
     std::uint32_t blocks = 1;
+    TimeNs computed_ns = 0;          // when the head of a split is there
     Medium medium = Medium::automatic;
+    Medium rows = Medium::automatic; // what the bytes are coded as: the medium, or that of a split's tail
     bool kv_offered = false;
     bool refused = false;  // what the policy wished never fits
   };
@@ -139,6 +143,7 @@ class World {
   // ---- the receiver ----
   void on_offer(std::uint32_t job);
   [[nodiscard]] scheduler::ReceiverFacts receiver_facts(std::uint32_t job, std::uint64_t memory_bytes);
+  [[nodiscard]] std::span<const scheduler::CandidateCost> weighed(std::uint32_t job) const;
   [[nodiscard]] scheduler::Pick pick(std::uint32_t job, scheduler::ReceiverFacts& facts);
   [[nodiscard]] TimeNs others_backlog_ns(const ReceiverNode& node, std::uint32_t peer, std::uint64_t rate) const;
   void note_receiving(std::uint32_t job, const scheduler::CostLine& chosen);
@@ -147,7 +152,7 @@ class World {
   [[nodiscard]] bool take_memory(std::uint32_t job, std::uint64_t bytes);
   void answer_later(std::uint32_t job);
   void refuse(std::uint32_t job);
-  void prefill(std::uint32_t job);
+  TimeNs compute(std::uint32_t job, std::uint64_t tokens);  // until when
   void on_delivered(std::uint32_t job);
   void on_finished(std::uint32_t job);
   void start_successors(std::uint32_t job);

@@ -32,9 +32,12 @@ void World::on_offer(std::uint32_t index) {
   // As in the engine: contexts that nobody uses could make room, so the first pick counts on all of it.
   scheduler::ReceiverFacts facts = receiver_facts(index, pool.total);
   scheduler::Pick picked = pick(index, facts);
-  const Offer& offer = offers_[open.offer];
-  const auto offered = std::span(offer.candidates).first(offer.count);
-  const auto memory_for = [&] { return scheduler::lease_bytes(offered[static_cast<std::size_t>(picked.index)], facts); };
+  const auto offered = std::span(offers_[open.offer].candidates).first(offers_[open.offer].count);
+  const auto memory_for = [&] {
+    scheduler::CandidateCost of = weighed(index)[static_cast<std::size_t>(picked.index)];
+    if (of.medium == Medium::split) of.medium = of.values;  // the head is computed into slots, too
+    return scheduler::lease_bytes(of, facts);
+  };
   if (picked.index < 0) return refuse(index);
   if (memory_for() > pool.free) {
     facts.lease_bytes_free = pool.free;
@@ -46,6 +49,8 @@ void World::on_offer(std::uint32_t index) {
   open.predicted_ns = picked.predicted_ns;
   open.pick_bytes = chosen.bytes;
   open.lease_bytes = memory_for();
+  const scheduler::CandidateCost& candidate = weighed(index)[static_cast<std::size_t>(picked.index)];
+  open.rows = chosen.medium == Medium::split ? candidate.values : chosen.medium;
   note_flap(index, facts, chosen.medium);
   note_receiving(index, chosen);
   answer(index, chosen);
@@ -91,15 +96,23 @@ scheduler::ReceiverFacts World::receiver_facts(std::uint32_t index, std::uint64_
   return facts;
 }
 
+std::span<const scheduler::CandidateCost> World::weighed(std::uint32_t index) const {
+  const Offer& offer = offers_[open_[index].offer];
+  return std::span(offer.candidates).first(offer.count + (offer.split ? 1 : 0));
+}
+
 scheduler::Pick World::pick(std::uint32_t index, scheduler::ReceiverFacts& facts) {
   const Job& job = workload_.jobs[index];
-  const Offer& offer = offers_[open_[index].offer];
+  Offer& offer = offers_[open_[index].offer];
   const std::uint32_t lane = lane_between(job.sender, place_of(job).node);
   scheduler::MediumChooser& chooser = *receivers_[place_of(job).node].chooser;
   scheduler::ReceiverFacts asked = facts;
   // Under a key that never comes again nothing is kept.
   if (!policy_.hysteresis) asked.pair_key = scheduler::mix_key(facts.pair_key ^ (result_.decisions << 20));
-  scheduler::Pick picked = chooser.pick(std::span(offer.candidates).first(offer.count), asked, lane);
+  const bool splits = std::find(scenario_.media.begin(), scenario_.media.end(), Medium::split) != scenario_.media.end();
+  offer.split = splits && policy_.choice != Choice::fixed &&
+                chooser.split_of(std::span(offer.candidates).first(offer.count), facts, offer.candidates[offer.count]);
+  scheduler::Pick picked = chooser.pick(weighed(index), asked, lane);
   if (policy_.choice != Choice::text_or_kv) return picked;
   const std::int32_t text = index_of(picked, Medium::tokens), kv = index_of(picked, Medium::full);
   if (text < 0 || kv < 0) return picked;
@@ -128,7 +141,7 @@ void World::note_receiving(std::uint32_t index, const scheduler::CostLine& chose
   if (!open_[index].kv_offered) return;
   ReceiverNode& node = receivers_[place_of(job).node];
   const std::uint64_t rate = offers_[open_[index].offer].candidates[0].rate_bytes_per_s;
-  const TimeNs use = is_kv(chosen.medium) ? chosen.transmit_ns : 0;
+  const TimeNs use = is_kv(open_[index].rows) ? chosen.transmit_ns : 0;
   for (const std::uint32_t other : node.peer_order) {
     if (other != job.sender) node.peers.at(other).others_price.arrival(now(), others_backlog_ns(node, other, rate) + use);
   }
@@ -150,16 +163,17 @@ void World::answer(std::uint32_t index, const scheduler::CostLine& chosen) {
   const Job& job = workload_.jobs[index];
   Open& open = open_[index];
   const RunModel& model = model_of(job);
-  const scheduler::MediumLoss& loss = loss_.at(job.tokens).media[static_cast<std::size_t>(chosen.medium)];
+  const scheduler::MediumLoss& loss = loss_.at(job.tokens).media[static_cast<std::size_t>(open.rows)];
   open.medium = chosen.medium;
   open.loss_ns = static_cast<TimeNs>(loss.extra_tokens_milli * model.compute.decode_per_token_ns / 1000);
   if (chosen.medium == Medium::tokens) {
-    prefill(index);
+    events_.push(compute(index, job.tokens), EventKind::finished, index);
   } else {
+    if (chosen.head_blocks > 0) open.computed_ns = compute(index, held_tokens(job) + chosen.head_blocks * model.layout.block_tokens);
     KVRAIL_ASSERT_MSG(take_memory(index, open.lease_bytes), "memory that was free is there");
     open.total_bytes = chosen.bytes;
     open.blocks = static_cast<std::uint32_t>(std::max<std::uint64_t>(chosen.blocks, 1));
-    open.raw_bytes = chosen.blocks * model.layout.block_bytes();
+    open.raw_bytes = (chosen.blocks - chosen.head_blocks) * model.layout.block_bytes();
   }
   give_offer(index);
   events_.push(now() + scenario_.cluster.round_trip_ns / 2, EventKind::accept, index);
@@ -190,18 +204,19 @@ void World::answer_later(std::uint32_t index) {
   events_.push(now() + scenario_.cluster.round_trip_ns / 2 + wait, EventKind::accept, index);
 }
 
-void World::prefill(std::uint32_t index) {
+// The context up to so many tokens, behind what the GPU has.
+TimeNs World::compute(std::uint32_t index, std::uint64_t tokens) {
   const Job& job = workload_.jobs[index];
   const RunModel& model = model_of(job);
   Agent& agent = agents_[job.receiver];
   const std::uint64_t held = model.foreign ? 0 : held_tokens(job);
-  const TimeNs takes = scheduler::prefill_ns(model.compute, job.tokens - held, held);
+  const TimeNs takes = scheduler::prefill_ns(model.compute, std::min<std::uint64_t>(tokens, job.tokens) - held, held);
   const TimeNs start = std::max(now(), agent.gpu_free_ns);
   result_.jobs[index].queued_ns = start - now();
   agent.gpu_free_ns = start + takes;
   agent.gpu_busy_ns += takes;
   result_.prefill_ns += takes;
-  events_.push(agent.gpu_free_ns, EventKind::finished, index);
+  return agent.gpu_free_ns;
 }
 
 // ---- the delivery ----
@@ -210,8 +225,8 @@ void World::prefill(std::uint32_t index) {
 void World::on_delivered(std::uint32_t index) {
   const Job& job = workload_.jobs[index];
   Open& open = open_[index];
-  const double speed = scenario_.profile.media[static_cast<std::size_t>(open.medium)].decode_bytes_per_s;
-  const bool decodes = job.opaque_bytes == 0 && is_coded(open.medium) && scenario_.cluster.codec_takes_time && speed > 0;
+  const double speed = scenario_.profile.media[static_cast<std::size_t>(open.rows)].decode_bytes_per_s;
+  const bool decodes = job.opaque_bytes == 0 && is_coded(open.rows) && scenario_.cluster.codec_takes_time && speed > 0;
   result_.jobs[index].queued_ns = open.first_post_ns - open.accepted_ns;
   TimeNs ready = now();
   if (decodes) {
@@ -222,7 +237,7 @@ void World::on_delivered(std::uint32_t index) {
     // Of transfers that arrive together each has the decoder for its own share of the time.
     node.decoder_free_ns = std::max(node.decoder_free_ns, open.first_arrival_ns) + takes;
   }
-  events_.push(ready, EventKind::finished, index);
+  events_.push(std::max(ready, open.computed_ns), EventKind::finished, index);
 }
 
 void World::on_finished(std::uint32_t index) {
@@ -232,6 +247,7 @@ void World::on_finished(std::uint32_t index) {
   result.submitted_ns = open.submitted_ns;
   result.latency_ns = now() - open.submitted_ns + open.loss_ns;
   result.medium = open.medium;
+  result.rows = open.rows;
   note(index, static_cast<std::uint64_t>(now()));
   if (open.predicted_ns > 0 && open.pick_bytes > 0) {
     const std::uint32_t lane = lane_between(job.sender, place_of(job).node);

@@ -26,7 +26,7 @@ void World::submit(std::uint32_t index) {
     return events_.push(now(), EventKind::finished, index);
   }
   if (job.opaque_bytes == 0) return offer_context(index);
-  open.medium = Medium::full;
+  open.medium = open.rows = Medium::full;
   open.total_bytes = job.opaque_bytes;
   if (job.opaque_bytes <= kEagerBytes) return begin_sending(index);
   const std::uint32_t lane = lane_between(job.sender, place_of(job).node);
@@ -41,11 +41,13 @@ void World::offer_context(std::uint32_t index) {
   open.offer = take_offer();
   Offer& offer = offers_[open.offer];
   const char* why = "";
-  offer.count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, offer.candidates, &why));
+  std::array<scheduler::CandidateCost, scheduler::kMaxCandidates> made;
+  offer.count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, made, &why));
   if (offer.count == 0) {  // a policy forces only where that is possible
     facts.wish = Medium::automatic;
-    offer.count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, offer.candidates, &why));
+    offer.count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, made, &why));
   }
+  std::copy_n(made.begin(), offer.count, offer.candidates.begin());
   KVRAIL_ASSERT_MSG(offer.count > 0, why);
   open.kv_offered = std::any_of(offer.candidates.begin(), offer.candidates.begin() + offer.count,
                                 [](const scheduler::CandidateCost& it) { return is_kv(it.medium); });
@@ -124,13 +126,13 @@ void World::on_accept(std::uint32_t index) {
   if (open.medium == Medium::automatic) return offer_context(index);  // LATER or refused: offered again
   if (!job.critical && open.kv_offered) {
     TimeNs use_ns = 0;
-    if (is_kv(open.medium)) {
+    if (is_kv(open.rows)) {
       const std::uint32_t lane = lanes_[lane_between(job.sender, place_of(job).node)].index;
       use_ns = scheduler::sending_ns(open.total_bytes, node.order->estimate(lane).planning_bytes_per_s);
     }
     node.price.arrival(now(), sending_backlog_ns(node) + use_ns);
   }
-  if (is_kv(open.medium)) begin_sending(index);
+  if (is_kv(open.rows)) begin_sending(index);
 }
 
 void World::begin_sending(std::uint32_t index) {
@@ -155,8 +157,8 @@ void World::begin_sending(std::uint32_t index) {
 void World::begin_encoding(std::uint32_t index) {
   const Job& job = workload_.jobs[index];
   Open& open = open_[index];
-  const double speed = scenario_.profile.media[static_cast<std::size_t>(open.medium)].encode_bytes_per_s;
-  const bool coded = job.opaque_bytes == 0 && is_coded(open.medium) && scenario_.cluster.codec_takes_time && speed > 0;
+  const double speed = scenario_.profile.media[static_cast<std::size_t>(open.rows)].encode_bytes_per_s;
+  const bool coded = job.opaque_bytes == 0 && is_coded(open.rows) && scenario_.cluster.codec_takes_time && speed > 0;
   if (!coded) {
     open.ready_bytes = open.total_bytes;
     return;
@@ -174,7 +176,7 @@ void World::begin_encoding(std::uint32_t index) {
 void World::on_ready(std::uint32_t index) {
   const Job& job = workload_.jobs[index];
   Open& open = open_[index];
-  const double speed = scenario_.profile.media[static_cast<std::size_t>(open.medium)].encode_bytes_per_s;
+  const double speed = scenario_.profile.media[static_cast<std::size_t>(open.rows)].encode_bytes_per_s;
   const auto total_ns = static_cast<TimeNs>(static_cast<double>(open.raw_bytes) / speed * 1e9);
   const bool ahead = total_ns <= scheduler::sending_ns(open.total_bytes, scenario_.cluster.link_bytes_per_s);
   const std::uint64_t piece = div_ceil(open.total_bytes, kEncodePieces);

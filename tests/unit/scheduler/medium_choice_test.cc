@@ -516,4 +516,8 @@ TEST_CASE("cost / how long a pick takes the receiver's compute") {
   CostLine kv;
   kv.transmit_ns = 6'000'000;
   CHECK(compute_taken_ns(kv, 30'000'000) == 30'000'000);
+  // A split computes at once, behind what waits, while its tail is still to come.
+  CostLine split = tokens;
+  split.head_blocks = 3;
+  CHECK(compute_taken_ns(split, 30'000'000) == 70'000'000);
 }

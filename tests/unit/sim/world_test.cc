@@ -84,6 +84,23 @@ TEST_CASE("world / int4: a block more for each codec, and 20 ms of decoding for 
   CHECK(result.jobs[0].latency_ns <= least + 4 * kRtt);
 }
 
+TEST_CASE("world / a split: the head is computed while the tail arrives") {
+  Rig rig;
+  rig.scenario.media = {Medium::tokens, Medium::full, Medium::split};
+  rig.add(0, 32'768);
+  const RunResult alone = rig.run("tokens"), split = rig.run("kvrail");
+  CHECK(split.jobs[0].medium == Medium::split);
+  // All computed takes 2.01 s, all sent 3.44. Of x tokens computed and the others sent both take 1.17 s at x = 21,600:
+  // 40e-6 x + 0.655e-9 x² = 104.9e-6 (32,768 - x).
+  CHECK(alone.jobs[0].latency_ns > 2 * kSecondNs);
+  CHECK(split.jobs[0].latency_ns * 3 < alone.jobs[0].latency_ns * 2);
+  CHECK(split.prefill_ns > 0);
+  CHECK(split.prefill_ns < split.jobs[0].latency_ns);
+  // Nothing comes twice, and nothing is left out.
+  const std::uint64_t sent = (split.bytes - 4 * 32'768) / kTokenBytes;
+  CHECK(scheduler::prefill_ns(rig.workload.models[0].compute, 32'768 - sent, 0) == split.prefill_ns);
+}
+
 TEST_CASE("world / first come, first served: the second one waits for the first one's bytes") {
   Rig rig;
   rig.add(0, 6400);
