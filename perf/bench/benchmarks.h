@@ -15,6 +15,7 @@ void run_blocks(Report& report);
 void run_critical(Report& report);
 void run_idle(Report& report);
 void run_verbs(Report& report);
+void run_verbs_stub(Report& report);  // of builds with verbs
 void run_codec(Report& report);
 void run_scheduler(Report& report);
 

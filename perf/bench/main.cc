@@ -23,6 +23,9 @@ const std::vector<Benchmark>& all_benchmarks() {
       {"scheduler", "a flow comes, a chunk is picked, among 64 to 1,000,000 flows, against a heap", run_scheduler},
       {"idle", "CPU share of an idle kvraild with two peers and two agents", run_idle},
       {"verbs", "RDMA writes and small frames against perftest on the same device", run_verbs},
+#ifdef KVRAIL_BENCH_VERBS
+      {"verbs_stub", "what a posted descriptor costs of our own, on a device that completes at once", run_verbs_stub},
+#endif
   };
   return benchmarks;
 }

@@ -147,8 +147,6 @@ std::size_t Core::poll(TimeNs now_ns, std::span<Event> events) noexcept {
     read_connection_events();
     if (woken) read_device_events();
   }
-  if (now_ns >= next_deadline_ns_)
-    for_each_used([](Lane& lane) { static_cast<void>(lane.on_time()); });
   for (int round = 0; round < kRoundsPerPoll; ++round) {
     const bool any = poll_completions();
     if (!any && round > 0) break;
@@ -156,6 +154,7 @@ std::size_t Core::poll(TimeNs now_ns, std::span<Event> events) noexcept {
     service_lanes(sink);
   }
   emit_withdrawn(sink);
+  // Only now: whoever was not polled for long first hears what its peers have said meanwhile.
   next_deadline_ns_ = kNoDeadline;
   for_each_used(
       [this](Lane& lane) { next_deadline_ns_ = std::min(next_deadline_ns_, lane.on_time()); });

@@ -91,6 +91,11 @@ class Lane {
   /// Takes a connection request. On failure it is turned away and the lane is unused again.
   [[nodiscard]] Status accept(LaneId id, rdma_cm_id* request,
                               const ConnectionEvent& event) noexcept;
+  /// Up at once, over queue pairs that somebody else has joined, until disown(): what a benchmark
+  /// does with a device that only seems to be one. Returns the receive slots.
+  [[nodiscard]] std::span<std::byte> adopt(LaneId id, NodeId peer, Device& device,
+                                           std::array<ibv_qp*, 2> pairs, ibv_mr* key);
+  void disown() noexcept;
   void on_connection_event(const ConnectionEvent& event) noexcept;
   void on_completion(WorkId id, const ibv_wc& completion) noexcept;
 

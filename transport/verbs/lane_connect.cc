@@ -269,6 +269,44 @@ Status Lane::join_pairs() noexcept {
   return {};
 }
 
+std::span<std::byte> Lane::adopt(LaneId id, NodeId peer, Device& device,
+                                 std::array<ibv_qp*, 2> pairs, ibv_mr* key) {
+  KVRAIL_ASSERT(state_ == LaneState::unused && memory_key_ == nullptr);
+  reset();
+  const std::size_t slots = context_.options.receive_slots * kSlotBytes;
+  memory_ = std::make_unique<std::byte[]>(slots + kRingBytes + kCreditSlots * kEnvelopeBytes);
+  for (DigestRing& digests : in_digests_) digests.make_memory();
+  ring_.set_memory({memory_.get() + slots, kRingBytes});
+  memory_key_ = key;
+  device_ = &device;
+  for (const std::size_t stream : {kControl, kBulk}) {
+    queues_[stream].pair = pairs[stream];
+    queues_[stream].depth = kSendDepth;
+    queues_[stream].most_sge = device.max_sge;
+  }
+  peer_greeting_ = Greeting{.receive_slots = context_.options.receive_slots,
+                            .bulk_receives = kBulkReceives,
+                            .bulk_queue = 0,
+                            .bulk_packet = 0,
+                            .mtu_bytes = 0};
+  peer_control_posted_ = peer_greeting_.receive_slots;
+  peer_bulk_posted_ = kBulkReceives;
+  post_receives();
+  rules_.handshaking = false;
+  rules_.version = wire::kProtocolMax;
+  id_ = id;
+  peer_ = peer;
+  state_ = LaneState::up;
+  announced_ = true;
+  return {memory_.get(), slots};
+}
+
+void Lane::disown() noexcept {
+  for (SendQueue& queue : queues_) queue.pair = nullptr;
+  memory_key_ = nullptr;
+  state_ = LaneState::unused;
+}
+
 void Lane::forget_memory() noexcept {
   if (memory_key_ != nullptr) ::ibv_dereg_mr(memory_key_);
   memory_key_ = nullptr;
@@ -277,8 +315,8 @@ void Lane::forget_memory() noexcept {
 void Lane::destroy_pairs() noexcept {
   const AllowAllocScope allow;
   if (connection_ != nullptr && connected_) static_cast<void>(::rdma_disconnect(connection_));
-  if (queues_[kBulk].pair != nullptr) ::ibv_destroy_qp(queues_[kBulk].pair);
   if (connection_ != nullptr) {
+    if (queues_[kBulk].pair != nullptr) ::ibv_destroy_qp(queues_[kBulk].pair);
     if (connection_->qp != nullptr) ::rdma_destroy_qp(connection_);
     ::rdma_destroy_id(connection_);
   }

@@ -20,6 +20,7 @@ namespace {
 // critical chunks find little in front of them.
 constexpr std::uint64_t kBulkAheadBytes = 4 * 1024 * 1024;
 constexpr std::uint64_t kSharedAheadBytes = 512 * 1024;
+constexpr std::uint64_t kUnknown = UINT64_MAX;  // bytes of memory that the device does not know
 constexpr std::uint32_t kNumberMask = (1u << 20) - 1;
 
 }  // namespace
@@ -168,7 +169,7 @@ std::uint32_t Lane::gather(const OutChunk& chunk, std::uint64_t room, std::span<
   const auto add = [&](std::byte* address, std::uint64_t bytes) {
     while (bytes > 0 && count < parts.size()) {
       const Region* const region = context_.memory.find(address);
-      if (region == nullptr) return std::uint64_t{0};
+      if (region == nullptr) return kUnknown;
       const auto part =
           std::min<std::uint64_t>(bytes, static_cast<std::uint64_t>(region->end - address));
       parts[count++] = {reinterpret_cast<std::uint64_t>(address), static_cast<std::uint32_t>(part),
@@ -185,8 +186,9 @@ std::uint32_t Lane::gather(const OutChunk& chunk, std::uint64_t room, std::span<
     bool known = true;
     for_each_part(*chunk.post.source, chunk.post.offset + chunk.written, want,
                   [&](std::byte* address, std::uint64_t bytes) {
-                    known = context_.memory.find(address) != nullptr;
-                    return known && add(address, bytes) == 0 && count < parts.size();
+                    const std::uint64_t left = add(address, bytes);
+                    known = left != kUnknown;
+                    return left == 0 && count < parts.size();
                   });
     if (!known) return 0;
   }

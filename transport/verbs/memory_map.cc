@@ -52,7 +52,7 @@ int MemoryMap::register_region(Region& region) noexcept {
 
 void MemoryMap::release(Region& region) noexcept {
   for (ibv_mr*& key : region.keys) {
-    if (key != nullptr) ::ibv_dereg_mr(key);
+    if (key != nullptr && !region.foreign) ::ibv_dereg_mr(key);
     key = nullptr;
   }
 }
@@ -93,6 +93,18 @@ Result<void> MemoryMap::add(std::byte* base, std::uint64_t bytes) {
                        [](const std::byte* a, const Region& r) { return a < r.begin; });
   regions_.insert(where, fresh.begin(), fresh.end());
   return {};
+}
+
+void MemoryMap::add_foreign(std::byte* base, std::uint64_t bytes, ibv_mr* key) {
+  Region region;
+  region.begin = region.base = base;
+  region.end = base + bytes;
+  region.foreign = region.writable = true;
+  region.keys[0] = key;
+  const auto where =
+      std::upper_bound(regions_.begin(), regions_.end(), base,
+                       [](const std::byte* a, const Region& r) { return a < r.begin; });
+  regions_.insert(where, region);
 }
 
 void MemoryMap::remove(std::byte* base) noexcept {

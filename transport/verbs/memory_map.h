@@ -25,6 +25,7 @@ struct Region {
   std::byte* end = nullptr;
   std::byte* base = nullptr;  // of the range that it is a part of
   std::uint32_t uses = 1;     // of the range
+  bool foreign = false;       // registered by somebody else, who also undoes it
   bool writable = false;      // by peers
   std::array<ibv_mr*, kMaxDevices> keys{};
 };
@@ -38,6 +39,8 @@ class MemoryMap {
 
   /// All or nothing: what was registered before a failure is undone. Control path.
   [[nodiscard]] Result<void> add(std::byte* base, std::uint64_t bytes);
+  /// A range that somebody else has registered with the first device, for as long as it is here.
+  void add_foreign(std::byte* base, std::uint64_t bytes, ibv_mr* key);
   void remove(std::byte* base) noexcept;
 
   /// The region that holds `address`, or nullptr.

@@ -61,11 +61,4 @@ std::vector<PortChoice> rank_ports(std::span<const PortView> ports, const PortWi
   return choices;
 }
 
-std::uint32_t common_mtu(std::uint32_t one, std::uint32_t other) noexcept {
-  const std::uint32_t least = std::clamp(std::min(one, other), 256u, 4096u);
-  std::uint32_t mtu = 256;
-  while (mtu * 2 <= least) mtu *= 2;
-  return mtu;
-}
-
 }  // namespace kvrail::transport::verbs

@@ -61,7 +61,4 @@ struct PortChoice {
 [[nodiscard]] std::vector<PortChoice> rank_ports(std::span<const PortView> ports,
                                                  const PortWish& wish);
 
-/// The largest MTU that both ends have, in bytes (256 to 4096).
-[[nodiscard]] std::uint32_t common_mtu(std::uint32_t one, std::uint32_t other) noexcept;
-
 }  // namespace kvrail::transport::verbs

@@ -155,6 +155,20 @@ TEST_CASE("idle lanes live on: each side says so itself") {
   CHECK(sides.count(1, EventKind::lane_down) == 0);
 }
 
+TEST_CASE(
+    "whoever stood still for longer than the silence hears its peer first, and keeps the lane") {
+  TwoSides sides([](int which, verbs::VerbsOptions& options) {
+    options.keepalive_ns = 20 * kMillisecondNs;
+    if (which == 1) options.silent_after_ns = 200 * kMillisecondNs;
+  });
+  static_cast<void>(sides.connect());
+  const TimeNs until = sides.now_ns() + 600 * kMillisecondNs;
+  REQUIRE(sides.until([&] { return sides.now_ns() > until; }, 1));
+  static_cast<void>(sides.poll(1));
+  CHECK(sides.count(1, EventKind::lane_down) == 0);
+  CHECK(sides.at(1).counters().silent_lanes == 0);
+}
+
 TEST_CASE("eight receives and a slow receiver: the sender waits for credits, nothing is lost") {
   TwoSides sides([](int, verbs::VerbsOptions& options) { options.receive_slots = 8; });
   const auto lanes = sides.connect();

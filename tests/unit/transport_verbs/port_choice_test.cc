@@ -98,12 +98,4 @@ TEST_CASE("InfiniBand and iWARP have their own GIDs, whatever the peer's address
   }
 }
 
-TEST_CASE("the MTU of a path is the smaller one's, a power of two that the format has") {
-  CHECK(common_mtu(4096, 1024) == 1024);
-  CHECK(common_mtu(1024, 4096) == 1024);
-  CHECK(common_mtu(9000, 9000) == 4096);
-  CHECK(common_mtu(1500, 4096) == 1024);
-  CHECK(common_mtu(100, 4096) == 256);
-}
-
 }  // namespace kvrail::transport::verbs
