@@ -20,6 +20,7 @@ int run(int argc, const char* const* argv) {
   if (!options.ok()) return fail(options.error(), exit_code);
   const auto report = simulate(*options);
   if (!report.ok()) return fail(report.error(), 2);
+  for (const std::string& line : report->left_out) std::fprintf(stderr, "kvrail-sim: left out: %s\n", line.c_str());
   const std::string text = options->json ? json_report(*report) : table_report(*report);
   const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   return written ? 0 : fail({{Code::io_error}, "the report cannot be written to its output"}, 1);

@@ -18,6 +18,7 @@ struct Inputs {
   LinkTraces links;
   std::vector<AgentGraph> graphs;
   std::vector<const Policy*> policies;
+  std::vector<std::string> left_out;
 };
 
 Result<std::vector<const Policy*>> policies_of(const Options& options, const Scenario& scenario) {
@@ -60,8 +61,13 @@ Result<Inputs> load_inputs(const Options& options, Scenario& scenario) {
     if (inputs.trace) break;  // it replaces them
     auto graph = load_graph(file);
     if (!graph.ok()) return std::move(graph).error();
-    inputs.graphs.push_back(std::move(*graph));
+    if (graph->edges.empty()) {
+      inputs.left_out.push_back(file + ": no agent hands anything to another one");
+    } else {
+      inputs.graphs.push_back(std::move(*graph));
+    }
   }
+  if (!inputs.left_out.empty() && inputs.graphs.empty()) return Error{{Code::invalid_argument}, inputs.left_out[0]};
   return inputs;
 }
 
@@ -134,6 +140,7 @@ Result<Report> simulate(const Options& options) {
   Report report;
   report.scenario = scenario->name;
   report.seed = options.seed;
+  report.left_out = inputs->left_out;
   for (const ModelClass& model : scenario->model_classes)
     report.arithmetic.push_back(arithmetic_of(model, *find(scenario->gpu_classes, scenario->gpu)));
   const SteadyClock clock;

@@ -29,6 +29,7 @@ struct Point {
 struct Report {
   std::string scenario;
   std::uint64_t seed = 1;
+  std::vector<std::string> left_out;    // inputs without meaning, and why
   std::vector<std::string> arithmetic;  // of each model class, for people
   Point main;
   std::vector<Point> sweep;

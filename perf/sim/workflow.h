@@ -18,7 +18,7 @@ struct AgentGraph {
 };
 
 // Nodes that compute nothing (literal, passthrough, loop_counter) are passed through. A task goes through a loop
-// once: edges that lead back are left out.
+// once: edges that lead back are left out. No edges may be left: then no agent hands anything to another one.
 [[nodiscard]] Result<AgentGraph> load_graph(const std::string& path);
 [[nodiscard]] Result<AgentGraph> parse_graph(const std::string& text, const std::string& path);
 
