@@ -84,6 +84,12 @@ void Node::Core::explain_out(const Outgoing& out, std::uint64_t bytes, TimeNs ob
   row.level = out.level;
   row.urgency_milli = out.urgency_milli;
   row.status = out.status;
+  if (out.candidate_count == 0 && *out.why_none != '\0') {  // nobody else knows why
+    row.line_count = 1;
+    row.reason = static_cast<std::uint8_t>(scheduler::PickReason::none_allowed);
+    row.lines[0].medium = out.wish;
+    copy_text(out.why_none, row.lines[0].why_not);
+  }
   add_row(row);
 }
 

@@ -92,6 +92,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       beliefs_(kMaxBeliefs),
       fetches_(kMaxFetches),
       tasks_(options.limits.max_tasks),
+      task_of_(options.limits.max_tasks),
       local_summaries_(kMaxLocalSummaries),
       open_deliveries_(kMaxOpenDeliveries),
       splits_(options.limits.max_in),

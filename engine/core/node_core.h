@@ -142,6 +142,7 @@ class Node::Core {
   Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow, TimeNs deadline_ns) noexcept;
   Status end_task(AgentHandle agent, TaskId task) noexcept;
   void note_task(TaskId task, std::uint64_t bytes) noexcept;
+  [[nodiscard]] TimeNs task_deadline(TaskId task) const noexcept;
 
   // state.cc
   std::size_t send_states() noexcept;
@@ -496,6 +497,7 @@ class Node::Core {
   FlatMap<BeliefKey, Belief, BeliefKeyHash> beliefs_;
   SlotTable<Fetch> fetches_;
   SlotTable<Task> tasks_;
+  FlatMap<TaskId, std::uint32_t, WordHash> task_of_;
   SlotTable<LocalSummary> local_summaries_;
   FlatMap<std::uint64_t, OpenDelivery, WordHash> open_deliveries_;
   SlotTable<Split> splits_;

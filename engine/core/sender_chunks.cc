@@ -228,7 +228,7 @@ void Node::Core::add_span_flow(std::uint32_t index) noexcept {
   spec.weight = out.weight;
   spec.base_milli = std::uint32_t{1000} * out.weight;
   spec.submitted_ns = out.submitted_ns;
-  spec.deadline_ns = out.deadline_ns;
+  spec.deadline_ns = out.deadline_ns != 0 ? out.deadline_ns : task_deadline(out.task);
   spec.critical = out.critical;
   spec.background = out.background;
   out.posted_end = span.begin;

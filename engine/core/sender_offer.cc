@@ -264,6 +264,7 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
     out.candidate_count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, out.candidates, &why));
   }
   if (out.candidate_count > 0) return Status{};
+  out.why_none = why;
   return Status{facts.layouts_equal ? Code::rejected : Code::layout_mismatch};
 }
 

@@ -28,7 +28,7 @@ inline constexpr std::size_t kStatusPeers = 64;
 inline constexpr std::size_t kStatusDials = 64;
 inline constexpr std::size_t kStatusTasks = 128;
 inline constexpr std::size_t kStatusTransfers = 256;
-inline constexpr std::size_t kStatusCostLines = 8;
+inline constexpr std::size_t kStatusCostLines = 9;
 
 // Monotonic counts since the start of the node.
 struct StatusCounters {
@@ -129,7 +129,7 @@ struct StatusCostLine {
   std::uint64_t bytes = 0;
   std::int64_t wait_ns = 0, encode_ns = 0, transmit_ns = 0, decode_ns = 0, recompute_ns = 0,
                loss_ns = 0, price_ns = 0, total_ns = 0, cost_ns = 0;
-  char why_not[40] = {};
+  char why_not[48] = {};
 };
 
 enum class StatusDirection : std::uint8_t { out = 1, in = 2, local = 3 };

@@ -20,11 +20,14 @@ Status Node::Core::begin_task(AgentHandle handle, TicketId ticket, const Name& w
       release_reserved(handle, 1);
       return Status{Code::out_of_capacity};
     }
+    task_of_.erase(tasks_.get(oldest)->id);
     tasks_.erase(oldest);
   }
-  Task& task = *tasks_.get(tasks_.try_emplace());
+  const Handle<Task> made = tasks_.try_emplace();
+  Task& task = *tasks_.get(made);
   // Unique among nodes that talk to each other: the counter in the low half, the life above it.
   task.id = (mix_bits(options_.node_id ^ mix_bits(options_.incarnation)) << 32) | (next_task_++ & 0xffffffffU);
+  KVRAIL_ASSERT(task_of_.insert(task.id, made.index) != nullptr);
   task.agent = handle;
   task.workflow = workflow;
   task.agent_name = owner->info.name;
@@ -40,23 +43,28 @@ Status Node::Core::begin_task(AgentHandle handle, TicketId ticket, const Name& w
 
 Status Node::Core::end_task(AgentHandle handle, TaskId id) noexcept {
   if (agent(handle) == nullptr) return Status{Code::not_found};
-  Status status{Code::not_found};
-  tasks_.for_each([&](Handle<Task>, Task& task) {
-    if (task.id != id || task.agent != handle || task.ended_ns != 0) return;
-    task.ended_ns = now_;
-    status = Status{};
-  });
+  const std::uint32_t* found = task_of_.find(id);
+  Task* task = found == nullptr ? nullptr : tasks_.get(tasks_.handle_at(*found));
+  if (task == nullptr || task->agent != handle || task->ended_ns != 0) return Status{Code::not_found};
+  task->ended_ns = now_;
   status_dirty_ = true;
-  return status;
+  return Status{};
 }
 
 void Node::Core::note_task(TaskId id, std::uint64_t bytes) noexcept {
-  if (id == 0) return;
-  tasks_.for_each([&](Handle<Task>, Task& task) {
-    if (task.id != id) return;
-    ++task.transfers;
-    task.bytes += bytes;
-  });
+  const std::uint32_t* found = task_of_.find(id);
+  if (found == nullptr) return;  // none, or begun on another node
+  Task& task = *must(tasks_.get(tasks_.handle_at(*found)));
+  ++task.transfers;
+  task.bytes += bytes;
+}
+
+// 0: none. What a task's transfers are urgent by; they do not end with it, as with a deadline of their own.
+TimeNs Node::Core::task_deadline(TaskId id) const noexcept {
+  const std::uint32_t* found = task_of_.find(id);
+  if (found == nullptr) return 0;
+  const Task& task = *must(tasks_.get(tasks_.handle_at(*found)));
+  return task.ended_ns == 0 ? task.deadline_ns : 0;
 }
 
 }  // namespace kvrail::engine

@@ -172,7 +172,8 @@ struct Outgoing {
   std::uint64_t acknowledged_bytes = 0;
   bool resumed = false;
   bool outcome_pending = false;         // an OUTCOME that came while chunks were in flight
-  std::uint32_t level = 0;              // for explain
+  const char* why_none = "";            // nothing can be offered; static text, for explain
+  std::uint32_t level = 0;              // likewise
   std::uint64_t urgency_milli = 0;
 
   // Summary bytes, kept until DONE so that a lost lane doesn't cost another call-back.
