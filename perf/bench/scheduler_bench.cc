@@ -3,6 +3,7 @@
 // order of their urgency, which would have to be built again as urgencies grow.
 #include <time.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <queue>
@@ -12,7 +13,9 @@
 
 #include "kvrail/base/prng.h"
 #include "perf/bench/benchmarks.h"
+#include "scheduler/medium_choice.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/split.h"
 
 namespace kvrail::bench {
 namespace {
@@ -107,9 +110,68 @@ class Heap {
   std::uint64_t next_ = 0;
 };
 
+// Both halves of a choice, for a context of an 8B model with everything that may be offered and a split, over pairs in
+// turn, so that what is remembered of each has to be found.
+class Decisions {
+ public:
+  Decisions() : chooser_(scheduler::LossProfile::built_in()) {
+    sender_.layout.layers = 32;
+    sender_.layout.kv_heads = 8;
+    sender_.layout.head_dim = 128;
+    sender_.total_tokens = sender_.believed_missing_tokens = 3000;
+    sender_.receiver_accepts = sender_.sender_can = ~MediumMask{0};
+    sender_.lane_rate_bytes_per_s = 1'250'000'000;
+    sender_.round_trip_ns = 100'000;
+    const std::uint64_t block = sender_.layout.block_bytes();
+    for (const Medium medium : {Medium::lossless, Medium::int8, Medium::int4, Medium::exact, Medium::lowrank}) {
+      sender_.coded[static_cast<std::size_t>(medium)] = {block / 2, block / 3, 100'000};
+    }
+    sender_.topk = {1500, Medium::full, 1500 * sender_.layout.token_bytes(), block, block / 2, 0};
+    sender_.summary_bytes = 400;
+    receiver_.total_tokens = 3000;
+    receiver_.missing_full_blocks = 46;
+    receiver_.missing_tail = true;
+    receiver_.missing_tail_bytes = 56 * sender_.layout.token_bytes();
+    receiver_.compute = {1'000'000, 40'000, 687'194, 10'000'000};
+    receiver_.lease_bytes_free = std::uint64_t{1} << 34;
+    receiver_.block_slot_bytes = block;
+  }
+
+  // ns of a decision, the sender's half and the receiver's.
+  double decide() {
+    constexpr std::uint32_t kDecisions = 50'000;
+    constexpr std::uint32_t kPairsInTurn = 1000;
+    const std::int64_t begin = cpu_ns();
+    for (std::uint32_t i = 0; i < kDecisions; ++i) {
+      receiver_.pair_key = 1 + i % kPairsInTurn;
+      std::array<scheduler::CandidateCost, scheduler::kMaxCandidates> offered;
+      std::array<scheduler::CandidateCost, scheduler::kMaxWeighed> weighed;
+      const char* why = nullptr;
+      std::size_t count = scheduler::candidates(sender_, loss_, offered, &why);
+      std::copy_n(offered.begin(), count, weighed.begin());
+      const auto all = std::span(weighed);
+      if (chooser_.split_of(all.first(count), receiver_, weighed[count])) ++count;
+      media_ = count;
+      if (chooser_.pick(all.first(count), receiver_, 0).index < 0) throw std::logic_error("nothing was picked");
+    }
+    return static_cast<double>(cpu_ns() - begin) / kDecisions;
+  }
+  [[nodiscard]] std::size_t media() const { return media_; }
+
+ private:
+  scheduler::MediumChooser chooser_;
+  scheduler::DepthLoss loss_;
+  scheduler::SenderFacts sender_;
+  scheduler::ReceiverFacts receiver_;
+  std::size_t media_ = 0;
+};
+
 }  // namespace
 
 void run_scheduler(Report& report) {
+  Decisions decisions;
+  report.measure("decision on a medium, both halves", "CPU ns", 1000, [&] { return decisions.decide(); });
+  report.note(std::to_string(decisions.media()) + " media weighed");
   struct Size {
     std::uint32_t flows;
     const char* name;

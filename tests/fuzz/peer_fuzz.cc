@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -52,7 +53,7 @@ class Attack {
   explicit Attack(Bytes bytes) : bytes_(bytes), options_(node_options()), host_(world_.add(kNode, &options_)), memory_(64 * 1024) {
     AgentInfo info = TestAgent::base_info();
     info.arena_bytes = 256U << 10;
-    info.accepted = kAllMedia;
+    info.accepted = kAllMedia | mask_of(Medium::split);
     info.summary_bytes = 64;
     alice_ = std::make_unique<TestAgent>(host_, "alice", info);
     bob_ = std::make_unique<TestAgent>(host_, "bob", info);
@@ -86,7 +87,7 @@ class Attack {
     wire::AgentUp up;
     up.tenant = name_of("tenant");
     up.agent = name_of("mallory");
-    up.accepted = kAllMedia;
+    up.accepted = kAllMedia | mask_of(Medium::split);
     up.tokenizer = {5, 5};
     up.layout = small_layout();
     post(up);
@@ -141,12 +142,32 @@ class Attack {
         if (event.kind == AgentEventKind::delivery) {
           KVRAIL_ASSERT(read_delivery(host_, event).header.magic == kManifestMagic);
           held_.push_back({agent->handle, event.delivery});
+          if (event.medium == Medium::split) claim(*agent, event.delivery);
+        } else if (event.kind == AgentEventKind::claimed) {
+          take_claimed(*agent, event);
         } else if (event.kind == AgentEventKind::summary_request) {
           request_ = event.transfer;
         } else {
           KVRAIL_ASSERT_MSG(open_.erase({agent->handle.packed(), event.ticket}) == 1, "a ticket ends once");
         }
       }
+    }
+  }
+  // A split's agent computes at once, block by block, until it gets the tail or hears why not.
+  void claim(TestAgent& agent, DeliveryHandle first) {
+    const TicketId ticket = agent.next_ticket++;
+    if (host_.node->claim(agent.handle, ticket, first, 16).ok()) claims_[{agent.handle.packed(), ticket}] = first;
+  }
+  void take_claimed(TestAgent& agent, const AgentEvent& event) {
+    const auto claimed = claims_.find({agent.handle.packed(), event.ticket});
+    KVRAIL_ASSERT_MSG(claimed != claims_.end(), "a claim is answered once");
+    const DeliveryHandle first = claimed->second;
+    claims_.erase(claimed);
+    if (event.delivery.valid()) {
+      KVRAIL_ASSERT(read_delivery(host_, event).header.magic == kManifestMagic);
+      held_.push_back({agent.handle, event.delivery});
+    } else if (event.status.ok()) {
+      claim(agent, first);
     }
   }
   void release() {
@@ -240,6 +261,7 @@ class Attack {
     message.lease = lease();
     message.lease_remaining_ns = bytes_.one_in(4) ? bytes_.u64() : 10 * kSecondNs;
     message.tail_from_row = bytes_.u8() % 17U;
+    message.tail_first = bytes_.one_in(3);
     message.range_count = bytes_.u8() % 4;
     std::uint32_t at = 0;
     for (std::size_t i = 0; i < message.range_count; ++i) {
@@ -332,6 +354,7 @@ class Attack {
         message.lease = expose();
         message.lease_remaining_ns = 10 * kSecondNs;
         message.range_count = message.medium == Medium::tokens ? 0 : 1;
+        message.tail_first = bytes_.one_in(3);
         const std::uint64_t rows = message.medium == Medium::topk ? heard_tokens_ / 2 : heard_tokens_;
         message.missing[0] = {0, static_cast<std::uint32_t>(std::clamp<std::uint64_t>((rows + 15) / 16, 1, 100))};
         post(message);
@@ -428,6 +451,7 @@ class Attack {
   transport::Payload payload_{.pieces = pieces_, .starts = starts_, .first_unit = first_unit_, .total_bytes = 64 * 1024, .total_units = 1, .digests = {}};
   std::set<std::uint32_t> exposed_;
   std::set<std::pair<std::uint64_t, TicketId>> open_;
+  std::map<std::pair<std::uint64_t, TicketId>, DeliveryHandle> claims_;
   std::vector<std::pair<AgentHandle, DeliveryHandle>> held_;
   TransferId heard_transfer_ = 1, own_transfer_ = 0, request_ = 0;
   std::uint64_t heard_tokens_ = 60, own_tokens_ = 0;
