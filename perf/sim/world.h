@@ -163,7 +163,7 @@ class World {
 
   const Scenario& scenario_;
   const Workload& workload_;
-  const Policy& policy_;
+  const Policy policy_;
   scheduler::DepthLoss loss_;
   EventQueue events_;
   std::vector<Lane> lanes_;
