@@ -28,7 +28,7 @@ namespace kvrail::simulation {
 
 class World {
  public:
-  // All three must outlive the world.
+  // Scenario and workload must outlive the world.
   World(const Scenario& scenario, const Workload& workload, const Policy& policy);
   [[nodiscard]] RunResult run();
 
