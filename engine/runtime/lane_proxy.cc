@@ -42,7 +42,7 @@ Result<LaneId> LaneProxy::open_lane(std::string_view address, std::uint64_t cook
 
 void LaneProxy::close_lane(LaneId lane) noexcept {
   Lane* entry = lanes_.get(lane);
-  if (entry == nullptr) return;
+  if (entry == nullptr || entry->down) return;
   LaneWorker::Command command;
   command.kind = LaneWorker::CommandKind::close;
   command.lane = entry->real;
@@ -51,7 +51,7 @@ void LaneProxy::close_lane(LaneId lane) noexcept {
 
 bool LaneProxy::try_post_frame(LaneId lane, std::span<const std::byte> frame) noexcept {
   const Lane* entry = lanes_.get(lane);
-  if (entry == nullptr || !entry->real.valid() || worker_.commands_.write_available() == 0) return false;
+  if (entry == nullptr || !entry->real.valid() || entry->down || worker_.commands_.write_available() == 0) return false;
   LaneWorker::Command command;
   command.kind = LaneWorker::CommandKind::frame;
   command.lane = entry->real;
@@ -65,13 +65,16 @@ bool LaneProxy::try_post_frame(LaneId lane, std::span<const std::byte> frame) no
 }
 
 bool LaneProxy::try_post_chunk(LaneId lane, const ChunkPost& chunk) noexcept {
-  const Lane* entry = lanes_.get(lane);
-  if (entry == nullptr || !entry->real.valid()) return false;
+  Lane* entry = lanes_.get(lane);
+  if (entry == nullptr || !entry->real.valid() || entry->down) return false;
   LaneWorker::Command command;
   command.kind = LaneWorker::CommandKind::chunk;
   command.lane = entry->real;
+  command.proxy = lane;
   command.chunk = chunk;
-  return worker_.push(command);
+  if (!worker_.push(command)) return false;
+  ++entry->chunks;
+  return true;
 }
 
 void LaneProxy::expose(LeaseId lease, NodeId peer, const transport::Payload& sink) noexcept {
@@ -111,7 +114,14 @@ std::size_t LaneProxy::poll(TimeNs now_ns, std::span<Event> events) noexcept {
   release_to_ = 0;
   std::size_t count = 0;
   LaneWorker::Note note;
-  while (count < events.size() && worker_.events_.pop(note)) {
+  while (count < events.size()) {
+    if (ended_.valid()) {
+      events[count++] = lanes_.get(ended_)->last;
+      lanes_.erase(ended_);
+      ended_ = LaneId{};
+      continue;
+    }
+    if (!worker_.events_.pop(note)) break;
     if (note.release_to != 0) release_to_ = note.release_to;
     if (note.answers_open) {
       Lane* entry = lanes_.get(note.proxy);
@@ -126,11 +136,21 @@ std::size_t LaneProxy::poll(TimeNs now_ns, std::span<Event> events) noexcept {
         note.event.lane = note.proxy;
         events[count++] = note.event;
       }
+    } else if (note.answers_chunk) {
+      note.event.lane = note.proxy;
+      events[count++] = note.event;
+      chunk_answered(note.proxy);
     } else if (translate(note.event)) {
       events[count++] = note.event;
     }
   }
   return count;
+}
+
+void LaneProxy::chunk_answered(LaneId lane) noexcept {
+  Lane* entry = lanes_.get(lane);
+  KVRAIL_ASSERT_MSG(entry != nullptr && entry->chunks > 0, "every chunk is answered once, before its lane is down");
+  if (--entry->chunks == 0 && entry->down) ended_ = lane;
 }
 
 LaneId LaneProxy::proxy_of(LaneId real) noexcept {
@@ -151,7 +171,15 @@ bool LaneProxy::translate(Event& event) noexcept {
   }
   if (!proxy.valid()) return false;
   event.lane = proxy;
-  if (event.kind == EventKind::lane_down) lanes_.erase(proxy);
+  if (event.kind == EventKind::chunk_done) chunk_answered(proxy);
+  if (event.kind != EventKind::lane_down) return true;
+  Lane& entry = *lanes_.get(proxy);
+  if (entry.chunks > 0) {  // still among the commands: the lane worker answers them
+    entry.down = true;
+    entry.last = event;
+    return false;
+  }
+  lanes_.erase(proxy);
   return true;
 }
 

@@ -71,6 +71,25 @@ std::size_t LaneWorker::run_commands() noexcept {
   return count;
 }
 
+// Ids are of slots whose generations rise.
+bool LaneWorker::gone(transport::LaneId lane) const noexcept {
+  KVRAIL_ASSERT(lane.index < kMaxLanes);
+  const transport::LaneId last = down_[lane.index];
+  return last.valid() && lane.generation <= last.generation;
+}
+
+bool LaneWorker::answer_lost(const Command& command) noexcept {
+  if (events_.write_available() <= 1) return false;
+  Note note;
+  note.answers_chunk = true;
+  note.proxy = command.proxy;
+  note.event.kind = EventKind::chunk_done;
+  note.event.cookie = command.chunk.cookie;
+  note.event.status = Status{Code::lane_lost, Scope::lane};
+  tell(note);
+  return true;
+}
+
 bool LaneWorker::run(const Command& command) noexcept {
   switch (command.kind) {
     case CommandKind::open:
@@ -80,9 +99,9 @@ bool LaneWorker::run(const Command& command) noexcept {
       real_.close_lane(command.lane);
       return true;
     case CommandKind::frame:
-      return real_.try_post_frame(command.lane, {command.bytes, command.length});
+      return gone(command.lane) || real_.try_post_frame(command.lane, {command.bytes, command.length});
     case CommandKind::chunk:
-      return real_.try_post_chunk(command.lane, command.chunk);
+      return gone(command.lane) ? answer_lost(command) : real_.try_post_chunk(command.lane, command.chunk);
     case CommandKind::expose:
       real_.expose(command.lease, command.peer, command.sink);
       return true;
@@ -114,6 +133,9 @@ std::size_t LaneWorker::forward_events(TimeNs now_ns) noexcept {
   if (forwarded_ == buffered_) {
     buffered_ = real_.poll(now_ns, buffer_);
     forwarded_ = 0;
+    for (std::size_t i = 0; i < buffered_; ++i) {
+      if (buffer_[i].kind == EventKind::lane_down && buffer_[i].lane.valid()) down_[buffer_[i].lane.index] = buffer_[i].lane;
+    }
   }
   const std::size_t before = forwarded_;
   // One slot of the queue stays free for the answer to an open.

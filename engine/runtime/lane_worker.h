@@ -8,7 +8,9 @@
 //            real ids and proxy ids of lanes differ; the owner's side alone translates.
 // Invariant  every record popped releases its bytes after use, in order, so a ring holds exactly the
 //            bytes of the records that are in flight. A record that the real transport cannot take
-//            yet (full) stays at the head: order is kept, nothing is dropped.
+//            yet (full) stays at the head: order is kept, nothing is dropped. What is for a lane that has
+//            gone down is not waited for: frames are dropped, chunks are answered with lane_lost.
+//            The proxy holds a lane_down back until every chunk of the lane has been answered.
 // Edges      queues: boost spsc push(release) -> pop(acquire) publish a record and its frame bytes.
 //            R1 ByteRing::tail_ store(release) -> R2 load(acquire): bytes are free before reuse.
 //            armed_ as in worker.h (W1/C2), with owner as the one that parks.
@@ -68,16 +70,21 @@ class LaneProxy final : public transport::Transport {
   struct Lane {
     transport::LaneId real;      // invalid until the lane worker has opened it
     bool close_when_opened = false;
+    std::uint32_t chunks = 0;    // posted and not answered
+    bool down = false;           // and told when `chunks` is 0:
+    transport::Event last;
   };
   using LaneTable = SlotTable<Lane, transport::LaneTag>;
   [[nodiscard]] transport::LaneId proxy_of(transport::LaneId real) noexcept;
-  // False: the event concerns nobody any more.
+  // False: the event concerns nobody any more, or is told later.
   [[nodiscard]] bool translate(transport::Event& event) noexcept;
+  void chunk_answered(transport::LaneId lane) noexcept;
 
   LaneWorker& worker_;
   LaneTable lanes_;
   std::array<transport::LaneId, 256> by_real_index_{};
   std::uint64_t release_to_ = 0;   // frame bytes of the last poll, free again at the next
+  transport::LaneId ended_;        // its last chunk has just been answered, and it is down
 };
 
 // The lane thread's half: owns the Worker that polls `real`. Created and destroyed by the Conductor;
@@ -101,6 +108,7 @@ class LaneWorker final : private Pollable {
   struct Command {
     CommandKind kind = CommandKind::frame;
     transport::LaneId lane;          // real, but for open: the proxy's
+    transport::LaneId proxy;         // chunk
     std::uint64_t cookie = 0;
     transport::ChunkPost chunk;
     transport::LeaseId lease;
@@ -112,7 +120,8 @@ class LaneWorker final : private Pollable {
   };
   struct Note {                      // an event, or the answer to open
     bool answers_open = false;
-    transport::LaneId proxy;         // answers_open: which
+    bool answers_chunk = false;      // of a lane that is gone
+    transport::LaneId proxy;         // either: which
     transport::Event event;
     std::uint64_t release_to = 0;    // frame bytes end here
   };
@@ -125,6 +134,8 @@ class LaneWorker final : private Pollable {
   [[nodiscard]] bool push(const Command& command) noexcept;   // owner
   [[nodiscard]] bool run(const Command& command) noexcept;    // lane; false: not yet
   void open(const Command& command) noexcept;
+  [[nodiscard]] bool gone(transport::LaneId lane) const noexcept;
+  [[nodiscard]] bool answer_lost(const Command& command) noexcept;
   std::size_t run_commands() noexcept;
   std::size_t forward_events(TimeNs now_ns) noexcept;
   [[nodiscard]] bool forward(const transport::Event& event) noexcept;
@@ -145,6 +156,7 @@ class LaneWorker final : private Pollable {
   std::size_t forwarded_ = 0;
   std::array<SharedStats, kMaxLanes> stats_;
   std::array<transport::LaneId, kMaxLanes> known_{};   // real lanes by index, for statistics
+  std::array<transport::LaneId, kMaxLanes> down_{};    // real lanes that went down last, by index
   TimeNs stats_due_ns_ = 0;
   int wait_fd_ = -1;                 // readable: the parked owner has events
   std::array<int, 1> lane_fds_{};

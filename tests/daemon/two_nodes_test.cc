@@ -198,6 +198,37 @@ TEST_CASE("two nodes / a peer killed mid-transfer ends the ticket once, and its 
   }
 }
 
+TEST_CASE("two nodes / the receiver's daemon is killed while chunks are on their way to the lane's own worker: the sender's lives") {
+  constexpr Link kPaced{.name = "dedicated, paced", .extra = "[runtime]\nmode = \"dedicated\"\n", .tcp = "pacing = \"8Mbit/s\"\n"};
+  Pair pair(kPaced);
+  Agent planner = pair.attach("a", "planner");
+  Growing doc(planner, 6, 4000);
+  const Context big = doc.commit(4000);
+  for (int round = 0; round < 6; ++round) {
+    CAPTURE(round);
+    Agent coder = pair.attach("b", "coder");
+    SendOptions options;
+    options.medium = Medium::full;
+    Result<Ticket> ticket = planner.send(big, {"coder"}, options);
+    REQUIRE(ticket.ok());
+    auto outcomes = planner.wait(*ticket, milliseconds(150));
+    for (int again = 0; outcomes.ok() && again < 200; ++again) {  // its directory was still under way
+      REQUIRE(outcomes->front().status.code == Code::not_found);
+      ticket = planner.send(big, {"coder"}, options);
+      REQUIRE(ticket.ok());
+      outcomes = planner.wait(*ticket, milliseconds(150));
+    }
+    REQUIRE(outcomes.status().code == Code::timed_out);  // so it is on its way
+    pair.b().signal(SIGKILL);
+    outcomes = planner.wait(*ticket, kSoon);
+    REQUIRE_MESSAGE(outcomes.ok(), (outcomes.ok() ? "" : outcomes.error().message));
+    CHECK(!outcomes->front().status.ok());
+    REQUIRE(planner.attached());
+    pair.start_b();
+  }
+  CHECK(planner.begin_task({}).ok());
+}
+
 TEST_CASE("two nodes / the sender's daemon is killed: its agent is told, the other side shows nothing partial") {
   Pair pair(kLinks[0]);
   Agent planner = pair.attach("a", "planner");

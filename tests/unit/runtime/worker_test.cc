@@ -59,6 +59,8 @@ TEST_CASE("worker / every idle policy sees all work and every call") {
     }
     counter.wait_for(rounds);
     CHECK(calls == rounds / 3);
+    const TimeNs limit_ns = clock.now_ns() + 10 * kSecondNs;
+    while (policy == IdlePolicy::adaptive && worker.stats().parks == 0 && clock.now_ns() < limit_ns) std::this_thread::yield();
     worker.stop();
     worker.stop();
     CHECK(worker.stats().cycles > 0);
