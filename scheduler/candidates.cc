@@ -48,7 +48,7 @@ const char* refusal(const SenderFacts& facts, const LossProfile& loss, Medium me
   if (medium == Medium::topk && facts.topk.rows == 0) return "the agent gave no importance";
   if (medium == Medium::summary && facts.summary_bytes == 0) return "nobody makes a summary of it";
   if (is_coded(medium) && facts.coded[static_cast<std::size_t>(medium)].block_bytes == 0)
-    return "the rows cannot be coded so";
+    return medium == Medium::lowrank ? "no basis that both sides have" : "the rows cannot be coded so";
   const MediumLoss& of = loss.media[static_cast<std::size_t>(medium)];
   const std::uint64_t source = carries_kv(medium) ? facts.source_epsilon_ppm : 0;
   if (fidelity_ppm(of, source + epsilon_of(facts, loss, medium)) < facts.fidelity_floor_ppm)
@@ -194,15 +194,17 @@ std::size_t candidates(const SenderFacts& facts, const DepthLoss& by_depth,
   std::size_t count = 0;
   const auto consider = [&](Medium medium) {
     if (const char* const reason = refusal(facts, loss, medium)) {
-      *why = reason;
+      if (**why == '\0') *why = reason;  // the first is of the medium that asks least
       return;
     }
     found[count++] = candidate(facts, loss, medium);
   };
   // The receiver makes a split of one of these and its own compute.
   const auto consider_tails = [&] {
-    *why = "the receiver does not accept this medium";
-    if ((facts.receiver_accepts & mask_of(Medium::split)) == 0) return;
+    if ((facts.receiver_accepts & mask_of(Medium::split)) == 0) {
+      *why = "the receiver does not accept this medium";
+      return;
+    }
     for (const Medium medium : kOffered) {
       if (may_be_tail(medium)) consider(medium);
     }

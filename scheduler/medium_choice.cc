@@ -93,9 +93,18 @@ void apply_deadline(Pick& pick, TimeNs remaining_ns) noexcept {
 }
 
 // A split takes of the network and of the compute: it must gain a tenth on the best of those that take of one.
-void apply_split_gain(Pick& pick) noexcept {
+void apply_split_gain(Pick& pick, bool wished) noexcept {
   constexpr std::uint64_t kGainMilli = 1100;
   const auto lines = std::span(pick.lines).first(pick.line_count);
+  const auto is_split = [](const CostLine& line) { return line.allowed && line.medium == Medium::split; };
+  if (wished && std::any_of(lines.begin(), lines.end(), is_split)) {
+    for (CostLine& line : lines) {
+      if (!line.allowed || is_split(line)) continue;
+      line.allowed = false;
+      line.why_not = "a split is wished for";
+    }
+    return;
+  }
   TimeNs best = kNever;
   for (const CostLine& line : lines) {
     if (line.allowed && line.medium != Medium::split) best = std::min(best, line.cost_ns);
@@ -156,7 +165,7 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
     finish_cost(line, facts, residuals[i] == nullptr ? 0 : *residuals[i]);
   }
   apply_deadline(pick, facts.remaining_ns);
-  apply_split_gain(pick);
+  apply_split_gain(pick, facts.split_wished);
   const std::int32_t best = least_cost(pick);
   if (best < 0) return pick;
   const auto allowed = std::count_if(

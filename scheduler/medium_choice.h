@@ -138,6 +138,7 @@ struct ReceiverFacts {
   std::uint32_t weight_milli = 1000;  // w relative to w̄
   std::uint32_t source_epsilon_ppm = 0;
   bool same_node = false;
+  bool split_wished = false;  // taken wherever it is possible, though one side alone were faster
 };
 
 struct CostLine {  // one line of `explain`

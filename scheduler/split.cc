@@ -70,7 +70,8 @@ CostLine split_line(const CandidateCost& candidate, const ReceiverFacts& facts, 
   both.held_tokens = facts.total_tokens - std::min(facts.total_tokens, line.blocks * facts.block_tokens);
   both.wait_ns = line.wait_ns;
   both.all_blocks_ns = pipelined_ns(line.encode_ns, line.transmit_ns, line.decode_ns, line.blocks);
-  const SplitPoint point = split_point(both);
+  SplitPoint point = split_point(both);
+  if (facts.split_wished) point = at(both, std::clamp<std::uint64_t>(point.head_blocks, 1, line.blocks - 1));
   if (point.head_blocks == 0 || point.head_blocks == line.blocks) return refused(line, "one side alone is faster");
   const std::uint64_t tail = line.blocks - point.head_blocks;
   const TimeNs prefill = prefill_ns(facts.compute, point.head_blocks * facts.block_tokens, both.held_tokens);

@@ -1,5 +1,7 @@
 // Claims of a split: an answer may come after the call that wanted it has timed out, and must not be lost, since the
 // engine leaves those tokens to this agent. So each delivery has at most one open claim, which the next call takes up.
+#include <algorithm>
+
 #include "engine/client/state.h"
 
 namespace kvrail {
@@ -39,7 +41,7 @@ Result<std::optional<Claim>> Agent::claim(Delivery& delivery, std::uint32_t most
     return Error{{Code::invalid_argument}, "only a delivery of the medium split has tokens to claim, until its tail is there"};
   }
   if (most_tokens == 0) return Error{{Code::invalid_argument}, "claim at least one token"};
-  if (delivery.session_ != state_->session) return Error{{Code::generation_mismatch}, "the delivery is of an earlier attachment"};
+  if (delivery.session_ != state_->session) return Error{{Code::generation_mismatch}, "the delivery is of another attachment"};
   if (state_->in_callback) return Error{{Code::busy}, "a callback may not make calls that wait"};
   const std::uint64_t handle = delivery.handle_;
   if (!state_->claims.contains(handle)) {
@@ -47,14 +49,27 @@ Result<std::optional<Claim>> Agent::claim(Delivery& delivery, std::uint32_t most
     if (!sent.ok()) return client::error_of(sent, "cannot claim");
   }
   const Status waited = state_->wait_until(deadline, engine::ipc::kWakeReply, [&] { return state_->claims[handle].answered; });
-  if (!waited.ok()) return client::error_of(waited, "the claim is not answered yet; claim again");
-  const engine::ipc::CompletionRecord reply = state_->claims[handle].reply;
+  if (waited.code == Code::timed_out) return client::error_of(waited, "the claim is not answered yet; claim again");
+  if (!waited.ok()) return client::error_of(waited, "cannot claim");
+  engine::ipc::CompletionRecord& answer = state_->claims[handle].reply;
+  if (answer.status.ok() && answer.delivery == 0) {
+    // A claim that timed out may have asked for more than this one does: the rest is for the next.
+    const std::uint32_t step = delivery.layout_.block_tokens;
+    const std::uint32_t tokens = std::min(answer.count, std::max(most_tokens / step, 1U) * step);
+    const Claim claim{static_cast<std::uint32_t>(answer.offset), tokens};
+    answer.offset += tokens;
+    answer.count -= tokens;
+    if (answer.count == 0) state_->claims.erase(handle);
+    return std::optional<Claim>(claim);
+  }
+  const engine::ipc::CompletionRecord reply = answer;
   state_->claims.erase(handle);
   if (!reply.status.ok()) {
     delivery.divided_ = false;
-    return client::error_of(reply.status, "the tail does not come; compute what no block covers");
+    // timed_out is for claims that may be made again.
+    const Code code = reply.status.code == Code::timed_out ? Code::cancelled : reply.status.code;
+    return client::error_of({code, reply.status.scope, reply.status.detail}, "the tail does not come; compute what no block covers");
   }
-  if (reply.delivery == 0) return std::optional<Claim>(Claim{static_cast<std::uint32_t>(reply.offset), reply.count});
   auto whole = state_->open(reply);
   if (!whole.ok()) return std::move(whole).error();
   whole->divided_ = false;

@@ -314,7 +314,8 @@ void Node::Core::close_in(std::uint32_t index, Answer answer, Status status) noe
   in.answer = answer;
   in.status = status;
   timers_.cancel(entity(Kind::in, index));
-  in.payload_bytes = payload_bytes(in);
+  in.payload_bytes = status.ok() ? payload_bytes(in) : in.received.bytes();
+  if (!status.ok() && in.tail_first) in.medium = Medium::split;
   AgentEvent failure;
   failure.status = status;
   end_split(in, failure);  // one that has been delivered has ended before

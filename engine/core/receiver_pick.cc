@@ -200,7 +200,8 @@ bool Node::Core::add_split(Incoming& in, const scheduler::ReceiverFacts& facts) 
 }
 
 bool Node::Core::pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept {
-  const scheduler::ReceiverFacts facts = facts_of(in, memory_bytes);
+  scheduler::ReceiverFacts facts = facts_of(in, memory_bytes);
+  facts.split_wished = in.wish == Medium::split;
   const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
   const bool split = add_split(in, facts);
   if (in.wish == Medium::split && !split) return false;

@@ -371,10 +371,10 @@ class Agent {
   [[nodiscard]] Result<Delivery> receive(Nanoseconds timeout);
 
   // Of a delivery of the medium split: the next tokens, from the head of the context on, that this agent is to compute
-  // while the tail arrives; at most `most_tokens`, at least a block. Nothing: there are none left, and the delivery has
-  // the blocks that came; those before them that no block covers are the ones that were claimed. An error ends the
-  // split, but for Code::timed_out: then claim again. Agents that never claim never get the tail: give such a delivery
-  // back, or leave Medium::split out of `accepted`.
+  // while the tail arrives; whole blocks, one at least, else at most `most_tokens`. Nothing: there are none left, and the
+  // delivery has the blocks that came; what no block covers was claimed. Code::timed_out: claim again. Any other error
+  // ends the split (the transfer's deadline is Code::cancelled; a dead peer is noticed when its node is given up): no tail
+  // comes, and what no block covers is to be computed. An agent that does not claim gets no tail either.
   [[nodiscard]] Result<std::optional<Claim>> claim(Delivery& delivery, std::uint32_t most_tokens, Nanoseconds timeout);
 
   // Called inside wait(), receive() and poll(), on their thread.

@@ -232,8 +232,8 @@ typedef struct kvrail_block {
 kvrail_code kvrail_delivery_get(const kvrail_delivery* delivery, kvrail_delivery_info* info);
 kvrail_code kvrail_delivery_block(const kvrail_delivery* delivery, size_t index, kvrail_block* block);
 /* Of a delivery of the medium split: the next tokens to compute while the tail arrives. *tokens 0: there are none left,
- * and the delivery has the blocks that came (get its info anew). KVRAIL_TIMED_OUT: claim again; another error ends the
- * split, and what no block covers is to be computed. */
+ * and the delivery has the blocks that came (get its info anew). KVRAIL_TIMED_OUT: claim again; another error (the
+ * transfer's deadline: KVRAIL_CANCELLED) ends the split, and what no block covers is to be computed. */
 kvrail_code kvrail_claim(kvrail_agent* agent, kvrail_delivery* delivery, uint32_t most_tokens, int64_t timeout_ns,
                          uint32_t* first_token, uint32_t* tokens);
 /* recompute_ns: what it took to compute what did not come as KV; 0 if nothing. NULL is allowed. */

@@ -97,6 +97,25 @@ TEST_CASE("pick / a split is taken where it gains a tenth, and says why where it
   }
 }
 
+TEST_CASE("pick / a wished split leaves something to either side, and is what was asked for") {
+  SenderFacts sender = sender_facts();
+  sender.wish = Medium::split;
+  ReceiverFacts receiver = receiver_facts();
+  receiver.split_wished = true;
+  for (const std::uint64_t per_token_ns : {std::uint64_t{1}, std::uint64_t{50'000'000}}) {  // far faster, far slower than the network
+    receiver.compute = {0, per_token_ns, 0, 0};
+    MediumChooser chooser(LossProfile::built_in());
+    std::vector<CandidateCost> all = offer(sender);
+    CandidateCost split;
+    REQUIRE(chooser.split_of(all, receiver, split));
+    all.push_back(split);
+    const Pick pick = chooser.pick(all, receiver, 0);
+    CHECK(chosen(pick) == Medium::split);
+    CHECK(line_of(pick, Medium::split).head_blocks == (per_token_ns == 1 ? 15 : 1));
+    CHECK(std::string_view(line_of(pick, Medium::full).why_not) == "a split is wished for");
+  }
+}
+
 TEST_CASE("candidates / the wish for a split offers what its tail may come in, to who takes splits") {
   SenderFacts facts = sender_facts();
   facts.wish = Medium::split;
