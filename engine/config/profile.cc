@@ -135,7 +135,8 @@ bool read_protection(Reader& reader, const toml::key& key, const toml::node& nod
                             : key.str() == "first_blocks" ? &out.first_blocks
                             : key.str() == "last_blocks"  ? &out.last_blocks
                                                           : nullptr;
-  if (to != nullptr) reader.whole(key, node, *to, 1 << 20);
+  const bool blocks = to == &out.first_blocks || to == &out.last_blocks;
+  if (to != nullptr) reader.whole(key, node, *to, blocks ? codec::kMaxProtectedBlocks : 1 << 20);
   return to != nullptr;
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -55,6 +56,10 @@ Error input_error(std::string_view file, std::size_t line, const std::string& wh
 }
 
 Result<std::string> read_text(const std::string& path) {
+  std::error_code unknown;
+  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
+    return file_error(path, "is not a regular file");
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) return file_error(path, "cannot be opened");
   std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

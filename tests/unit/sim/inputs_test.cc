@@ -56,6 +56,8 @@ TEST_CASE("inputs / damaged, cut and missing files are told apart") {
   CHECK(read_text(cut.path()).error().message.find("ends too early") != std::string::npos);
   CHECK(read_text(no.path()).error().message.find("is not xz data") != std::string::npos);
   CHECK(read_text("/nowhere/at/all").error().message == "/nowhere/at/all: cannot be opened");
+  CHECK(read_text("/").error().message == "/: is not a regular file");
+  CHECK(read_text("/dev/zero").error().message == "/dev/zero: is not a regular file");
 }
 
 TEST_CASE("inputs / Mooncake requests: times from the first on, in order, with their blocks") {
