@@ -266,6 +266,7 @@ class Node::Core {
   void answer_claim(Split& split, Status status) noexcept;
   void answer_last(std::uint32_t index) noexcept;
   void leave_head(Incoming& in) noexcept;
+  [[nodiscard]] bool cut_split(std::uint32_t index) noexcept;
   void end_split(Incoming& in, const AgentEvent& last) noexcept;
   void drop_split(DeliveryHandle delivery) noexcept;
   void erase_split(std::uint32_t index) noexcept;

@@ -113,7 +113,7 @@ void Node::Core::on_lease_withdrawn(std::uint32_t transport, const Event& event)
 // sender, whose deadline comes a little earlier, posts no more and waits for what we say.
 bool Node::Core::cut_in(std::uint32_t index) noexcept {
   Incoming& in = in_at(index);
-  if (in.state != InState::receiving || !is_coded(in.medium) || in.tail_first) return false;
+  if (in.state != InState::receiving || !is_coded(in.medium)) return false;
   const PayloadShape shape = shape_of(in);
   const transport::Payload& payload = in.arrays.payload;
   std::uint32_t whole = 0;  // planes; the last one is not, or the transfer would be complete

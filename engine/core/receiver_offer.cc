@@ -37,7 +37,7 @@ void Node::Core::in_timer(std::uint32_t index) noexcept {
   if (in.state == InState::failing || in.state == InState::closing) return;
   const bool late = in.deadline_ns != 0 && now_ >= in.deadline_ns;
   const bool idle = now_ - in.last_activity_ns >= options_.receive_idle_ns;
-  if (late && cut_in(index)) return;
+  if (late && (in.tail_first ? cut_split(index) : cut_in(index))) return;
   if (late) return fail_in(index, Status{Code::timed_out});
   if (in.state == InState::eager && now_ - in.last_activity_ns >= kEagerWaitNs) {
     in.eager_announced = false;

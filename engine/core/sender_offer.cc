@@ -64,13 +64,14 @@ void Node::Core::out_timer(std::uint32_t index) noexcept {
   if (outs_.handle_at(index).valid()) arm_out(index);
 }
 
-// Of planes that refine each other the receiver can use the first ones alone: it decides by its own clock.
+// Of planes that refine each other the receiver can use the first ones alone, of a split the tail that has come: it
+// decides by its own clock.
 bool Node::Core::await_cut(std::uint32_t index) noexcept {
   Outgoing& out = out_at(index);
-  if (is_sparse(out.medium) || out.tail_first) return false;
+  if (is_sparse(out.medium)) return false;
   const bool under_way = out.state == OutState::sending || out.state == OutState::finishing ||
                          out.state == OutState::querying;
-  if (out.cut || !under_way || !out.coding.refines()) return false;
+  if (out.cut || !under_way || !(out.coding.refines() || out.tail_first)) return false;
   out.cut = true;
   const TimeNs round_trip_ns = out.lane == kNoIndex ? 0 : scheduler_.estimate(out.lane).round_trip_ns;  // it may have lost its lane
   out.deadline_ns = add_saturating(now_, kCutAnswerNs + 2 * round_trip_ns);

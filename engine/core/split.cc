@@ -152,6 +152,20 @@ void Node::Core::answer_last(std::uint32_t index) noexcept {
 
 // ---- the end ---------------------------------------------------------------------------------------
 
+// The deadline has come. Whole blocks of the tail are delivered; all before them is the agent's, claimed or not.
+bool Node::Core::cut_split(std::uint32_t index) noexcept {
+  Incoming& in = in_at(index);
+  Split* split = splits_.get(in.split);
+  if (split == nullptr || in.state != InState::receiving) return false;
+  move_tail(in, *split);
+  if (split->tail == in.missing_blocks) return false;
+  split->claimed = split->tail;
+  in.deadline_ns = 0;
+  ++counters_.transfers_cut;
+  seal(index);
+  return true;
+}
+
 // The blocks that the agent has computed are not published: only it has them.
 void Node::Core::leave_head(Incoming& in) noexcept {
   const Split* split = splits_.get(in.split);

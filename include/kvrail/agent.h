@@ -372,9 +372,10 @@ class Agent {
 
   // Of a delivery of the medium split: the next tokens, from the head of the context on, that this agent is to compute
   // while the tail arrives; whole blocks, one at least, else at most `most_tokens`. Nothing: there are none left, and the
-  // delivery has the blocks that came; what no block covers was claimed. Code::timed_out: claim again. Any other error
-  // ends the split (the transfer's deadline is Code::cancelled; a dead peer is noticed when its node is given up): no tail
-  // comes, and what no block covers is to be computed. An agent that does not claim gets no tail either.
+  // delivery has the blocks that came; what no block covers is this agent's to compute: it was claimed, or the transfer's
+  // deadline came. Code::timed_out: claim again. Any other error ends the split (a deadline before the first whole block is
+  // Code::cancelled; a dead peer is noticed when its node is given up): no tail comes. An agent that does not claim gets
+  // no tail either.
   [[nodiscard]] Result<std::optional<Claim>> claim(Delivery& delivery, std::uint32_t most_tokens, Nanoseconds timeout);
 
   // Called inside wait(), receive() and poll(), on their thread.

@@ -260,11 +260,31 @@ TEST_CASE("core / split / the sender's end, a deadline, and an agent that leaves
     CHECK(pair.b->node->release(pair.receiver->handle, reader.first.delivery, 0).ok());
   }
   SUBCASE("deadline") {
-    const TicketId ticket = pair.sender->send("doc", {"receiver"}, {.deadline_ns = 100 * kMillisecondNs, .medium = Medium::split});
+    // Before the first block, which takes 82 ms, is whole.
+    const TicketId ticket = pair.sender->send("doc", {"receiver"}, {.deadline_ns = 60 * kMillisecondNs, .medium = Medium::split});
     Reader reader(pair, 10 * kMillisecondNs);
     CHECK(reader.run(16).status.code == Code::timed_out);
     CHECK(pair.ended(ticket).status.code == Code::timed_out);
     CHECK(pair.b->node->release(pair.receiver->handle, reader.first.delivery, 0).ok());
+  }
+  SUBCASE("deadline, with some blocks") {
+    const TicketId ticket = pair.sender->send("doc", {"receiver"}, {.deadline_ns = 1'500 * kMillisecondNs, .medium = Medium::split});
+    Reader reader(pair, 10 * kMillisecondNs);
+    const AgentEvent last = reader.run(16);
+    REQUIRE(last.status == Status{});
+    CHECK(last.medium == Medium::split);
+    const Received got = read_delivery(*pair.b, last);
+    CHECK(got.blocks.size() >= 8);  // a chunk, of eight blocks, takes 0.65 s
+    CHECK(got.blocks.size() <= 18);
+    CHECK(got.blocks.front().position + 16 * got.blocks.size() == kTokens);  // the end, without a gap
+    CHECK(got.header.first_token == got.blocks.front().position);
+    CHECK(largest_error(*pair.b, got, 7) == 0);
+    CHECK(reader.computed <= 12 * 16);  // so not all before it was claimed
+    const AgentEvent sent = pair.ended(ticket);
+    CHECK(sent.status == Status{});
+    CHECK(sent.medium == Medium::split);
+    CHECK(pair.b->node->counters().transfers_cut == 1);
+    give_back(pair, reader, last);
   }
   SUBCASE("leaves") {
     const TicketId ticket = pair.sender->send("doc", {"receiver"}, kSplit);
