@@ -19,13 +19,23 @@ void State::on_claimed(const ipc::CompletionRecord& record) {
   if (record.kind == ipc::CompletionKind::claimed && record.delivery != 0) release(*session, record.delivery, 0, true);
 }
 
-Status State::submit_claim(std::uint64_t delivery, std::uint32_t most_tokens, const Deadline& deadline) {
+void State::drop_abandoned_claims() {
+  std::erase_if(claims, [this](const auto& entry) {
+    const OpenClaim& open = entry.second;
+    if (!open.answered || !open.asker.expired()) return false;
+    if (open.reply.delivery != 0) release(*session, open.reply.delivery, 0, true);
+    return true;
+  });
+}
+
+Status State::submit_claim(std::uint64_t delivery, const std::shared_ptr<void>& asker, std::uint32_t most_tokens,
+                           const Deadline& deadline) {
   ipc::SubmitRecord record;
   record.command = ipc::Command::claim;
   record.ticket = ++last_ticket;
   record.a = delivery;
   record.count = most_tokens;
-  claims[delivery] = OpenClaim{record.ticket, {}, false};
+  claims[delivery] = OpenClaim{record.ticket, asker, {}, false};
   const Status status = session->submit(record, {}, deadline);
   if (!status.ok()) claims.erase(delivery);
   return status;
@@ -45,7 +55,8 @@ Result<std::optional<Claim>> Agent::claim(Delivery& delivery, std::uint32_t most
   if (state_->in_callback) return Error{{Code::busy}, "a callback may not make calls that wait"};
   const std::uint64_t handle = delivery.handle_;
   if (!state_->claims.contains(handle)) {
-    const Status sent = state_->submit_claim(handle, most_tokens, deadline);
+    if (delivery.claims_ == nullptr) delivery.claims_ = std::make_shared<char>();
+    const Status sent = state_->submit_claim(handle, delivery.claims_, most_tokens, deadline);
     if (!sent.ok()) return client::error_of(sent, "cannot claim");
   }
   const Status waited = state_->wait_until(deadline, engine::ipc::kWakeReply, [&] { return state_->claims[handle].answered; });

@@ -48,6 +48,7 @@ Delivery& Delivery::operator=(Delivery&& other) noexcept {
   give_back();
   session_ = std::move(other.session_);
   other.session_.reset();
+  claims_ = std::move(other.claims_);
   arenas_ = other.arenas_;
   arena_count_ = other.arena_count_;
   handle_ = std::exchange(other.handle_, 0);

@@ -48,6 +48,7 @@ std::size_t State::take_all() {
     on_completion(record);
     ++taken;
   }
+  if (!claims.empty()) drop_abandoned_claims();
   return taken;
 }
 

@@ -25,6 +25,7 @@ struct TicketState {
 
 struct OpenClaim {
   std::uint64_t ticket = 0;
+  std::weak_ptr<void> asker;  // the delivery; gone: nobody will take the answer
   ipc::CompletionRecord reply;
   bool answered = false;
 };
@@ -71,7 +72,10 @@ struct State {
   // runs summary callbacks meanwhile.
   template <class Done>
   Status wait_until(const Deadline& deadline, std::uint32_t kinds, Done done);
-  [[nodiscard]] Status submit_claim(std::uint64_t delivery, std::uint32_t most_tokens, const Deadline& deadline);
+  [[nodiscard]] Status submit_claim(std::uint64_t delivery, const std::shared_ptr<void>& asker, std::uint32_t most_tokens,
+                                    const Deadline& deadline);
+  // Answers whose delivery was given back meanwhile: a tail among them goes back to the engine.
+  void drop_abandoned_claims();
   void run_summaries();
   void decline_summary(std::uint64_t request);
   [[nodiscard]] Result<Delivery> open(const ipc::CompletionRecord& record);

@@ -341,9 +341,7 @@ void Node::Core::push_committed(AgentHandle handle, TicketId ticket, const Resul
 
 Status Node::Core::release(AgentHandle handle, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept {
   if (agent(handle) == nullptr) return Status{Code::not_found};
-  if (const std::uint32_t* split = split_of_.find(delivery.packed()); split != nullptr && split_at(*split).to == handle) {
-    drop_split(delivery);
-  }
+  drop_split(handle, delivery);
   if (!store_->release(handle, delivery)) return Status{Code::generation_mismatch};
   const OpenDelivery* open = open_deliveries_.find(delivery.packed());
   if (open == nullptr) return Status{};

@@ -268,7 +268,7 @@ class Node::Core {
   void leave_head(Incoming& in) noexcept;
   [[nodiscard]] bool cut_split(std::uint32_t index) noexcept;
   void end_split(Incoming& in, const AgentEvent& last) noexcept;
-  void drop_split(DeliveryHandle delivery) noexcept;
+  void drop_split(AgentHandle handle, DeliveryHandle delivery) noexcept;
   void erase_split(std::uint32_t index) noexcept;
   void drop_splits_of(AgentHandle handle) noexcept;
 

@@ -86,11 +86,12 @@ std::uint32_t Node::Core::grant(const Incoming& in, Split& split, std::uint32_t 
   const auto arrived = static_cast<std::uint64_t>(in.missing_blocks) - split.tail;
   if (between == 0 || split.claimed + 1 >= in.missing_blocks) return 0;
   if (between == 1 && in.received.bytes() > stream_end(in, shape_of(in), split.tail)) return 0;
-  if (arrived == 0 || split.granted == 0 || now_ <= split.begun_ns) return std::min({most, between, static_cast<std::uint32_t>(in.missing_blocks) - 1 - split.claimed});
+  const auto limit = std::min({most, between, static_cast<std::uint32_t>(in.missing_blocks) - 1 - split.claimed});
+  if (arrived == 0 || split.granted == 0 || now_ <= split.begun_ns) return limit;
   const auto arrival_ns = static_cast<std::uint64_t>(now_ - split.begun_ns) / arrived;
   const auto compute_ns = static_cast<std::uint64_t>(std::max<TimeNs>(now_ - split.granted_ns, 1)) / split.granted;
   const std::uint64_t fair = std::max<std::uint64_t>(between * arrival_ns / std::max<std::uint64_t>(arrival_ns + compute_ns, 1), 1);
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>({most, between, fair, in.missing_blocks - 1 - split.claimed}));
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(limit, fair));
 }
 
 // ---- claims ----------------------------------------------------------------------------------------
@@ -188,9 +189,9 @@ void Node::Core::end_split(Incoming& in, const AgentEvent& last) noexcept {
 }
 
 // The agent gives the delivery back: what it has not asked for is let go.
-void Node::Core::drop_split(DeliveryHandle delivery) noexcept {
+void Node::Core::drop_split(AgentHandle handle, DeliveryHandle delivery) noexcept {
   const std::uint32_t* found = split_of_.find(delivery.packed());
-  if (found == nullptr) return;
+  if (found == nullptr || split_at(*found).to != handle) return;
   const std::uint32_t index = *found;
   if (Incoming* in = ins_.get(split_at(index).in); in != nullptr) {
     in->split = Handle<Split>{};

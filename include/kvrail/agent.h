@@ -267,6 +267,7 @@ class Delivery {
   void give_back() noexcept;
   static constexpr std::size_t kArenas = 4;  // more than that, and it holds all that are mapped
   std::shared_ptr<client::Session> session_;
+  std::shared_ptr<void> claims_;  // while it lives the answer to a claim has somebody to go to
   std::array<std::uint32_t, kArenas> arenas_{};
   std::uint32_t arena_count_ = 0;
   std::uint64_t handle_ = 0;
