@@ -37,8 +37,12 @@ struct TierGet {
 };
 
 enum class TierEvent : std::uint8_t {
-  put,   // status; ok: the block is found from now on
-  get,   // status; corrupt, not_found, layout_mismatch, io_error: the rows are worth nothing
+  // status; ok: the block is found from now on, instead of one of the same hash that was there.
+  // cancelled: forgotten meanwhile. Else the tier kept nothing new (out_of_capacity, too_large, io_error).
+  put,
+  // status; corrupt, not_found, layout_mismatch, io_error: the rows are worth nothing. After all of these but
+  // layout_mismatch nothing finds the block, and `gone` follows where find() had found it.
+  get,
   gone,  // hash: the tier gave it up (space, damage) without being asked to
 };
 
