@@ -16,6 +16,11 @@ struct LaneLedger {
   bool open = false;
   std::array<CreditCounts, 2> credits;
   std::uint64_t reserved_bytes_per_s = 0;
+  std::uint32_t reservations = 0;
+
+  [[nodiscard]] std::uint32_t held() const noexcept {
+    return std::min(kCreditsHeld * reservations, credits[static_cast<std::size_t>(CreditKind::data)].total / 2);
+  }
 };
 
 struct PoolLedger {
@@ -105,6 +110,7 @@ void Arbiter::open_lane(LaneIndex lane, std::uint32_t data_credits,
   state_->lanes[lane] = {
       true,
       {CreditCounts{data_credits, 0, data_credits}, {control_credits, 0, control_credits}},
+      0,
       0};
 }
 
@@ -114,15 +120,18 @@ void Arbiter::close_lane(LaneIndex lane) noexcept {
     if (reservation.lane != lane) return;
     KVRAIL_ASSERT(it.reserved_bytes_per_s >= reservation.bytes_per_s);
     it.reserved_bytes_per_s -= reservation.bytes_per_s;
+    --it.reservations;
     state_->reservations.erase(handle);
   });
-  KVRAIL_ASSERT(it.reserved_bytes_per_s == 0);
+  KVRAIL_ASSERT(it.reserved_bytes_per_s == 0 && it.reservations == 0);
   it = LaneLedger{};
 }
 
-bool Arbiter::try_take_credit(LaneIndex lane, CreditKind kind) noexcept {
-  CreditCounts& credits = state_->lane_of(lane).credits[static_cast<std::size_t>(kind)];
-  if (credits.free == 0) return false;
+bool Arbiter::try_take_credit(LaneIndex lane, CreditKind kind, CreditUse use) noexcept {
+  LaneLedger& it = state_->lane_of(lane);
+  CreditCounts& credits = it.credits[static_cast<std::size_t>(kind)];
+  const bool any = use == CreditUse::reserved || kind == CreditKind::control;
+  if (credits.free <= (any ? 0 : it.held())) return false;
   --credits.free;
   ++credits.granted;
   check(credits);
@@ -252,7 +261,7 @@ ReservationAnswer Arbiter::reserve(const ReservationSpec& spec,
                                    std::uint64_t lane_rate_bytes_per_s) noexcept {
   LaneLedger& lane = state_->lane_of(spec.lane);
   const std::uint64_t half = lane_rate_bytes_per_s / 2;
-  if (spec.period_ns <= 0 || spec.bytes == 0 || spec.offset_ns < 0 ||
+  if (spec.period_ns <= 0 || spec.period_ns > kLongestPeriodNs || spec.bytes == 0 || spec.offset_ns < 0 ||
       spec.offset_ns >= spec.period_ns) {
     return {{}, {RefusalReason::bad_period, spec.bytes, 0, half}};
   }
@@ -268,6 +277,7 @@ ReservationAnswer Arbiter::reserve(const ReservationSpec& spec,
   if (!handle) return {{}, {RefusalReason::table_full, 1, 0, state_->reservations.capacity()}};
   *state_->reservations.get(handle) = {spec.lane, needed};
   lane.reserved_bytes_per_s += needed;
+  ++lane.reservations;
   return {handle, {}};
 }
 
@@ -277,11 +287,16 @@ void Arbiter::cancel(ReservationHandle handle) noexcept {
   LaneLedger& lane = state_->lane_of(reservation->lane);
   KVRAIL_ASSERT(lane.reserved_bytes_per_s >= reservation->bytes_per_s);
   lane.reserved_bytes_per_s -= reservation->bytes_per_s;
+  --lane.reservations;
   state_->reservations.erase(handle);
 }
 
 std::uint64_t Arbiter::reserved_bytes_per_s(LaneIndex lane) const noexcept {
   return state_->lane_of(lane).reserved_bytes_per_s;
+}
+
+std::uint32_t Arbiter::held_credits(LaneIndex lane) const noexcept {
+  return state_->lane_of(lane).held();
 }
 
 // ---- audit ----
@@ -304,10 +319,13 @@ void Arbiter::audit() const noexcept {
   for (std::uint32_t index = 0; index < state_->lanes.size(); ++index) {
     const LaneLedger& lane = state_->lanes[index];
     std::uint64_t reserved = 0;
+    std::uint32_t count = 0;
     state_->reservations.for_each([&](ReservationHandle, const Reservation& reservation) {
-      if (reservation.lane == index) reserved += reservation.bytes_per_s;
+      if (reservation.lane != index) return;
+      reserved += reservation.bytes_per_s;
+      ++count;
     });
-    KVRAIL_ASSERT(reserved == lane.reserved_bytes_per_s);
+    KVRAIL_ASSERT(reserved == lane.reserved_bytes_per_s && count == lane.reservations);
     for (const CreditCounts& credits : lane.credits) check(credits);
   }
 }

@@ -24,10 +24,14 @@ namespace kvrail::scheduler {
 struct LeaseTag;
 using LeaseHandle = Handle<LeaseTag>;
 struct ReservationTag;
+inline constexpr TimeNs kLongestPeriodNs = 3600 * kSecondNs;
 using ReservationHandle = Handle<ReservationTag>;
 using PoolIndex = std::uint32_t;  // small dense index that the engine gives a tenant's receive pool
 
 enum class CreditKind : std::uint8_t { data = 0, control = 1 };
+// Of a lane's data credits kCreditsHeld for each of its reservations, but at most half of all, go to reserved chunks only.
+enum class CreditUse : std::uint8_t { ordinary, reserved };
+inline constexpr std::uint32_t kCreditsHeld = 2;
 
 enum class RefusalReason : std::uint8_t {
   none = 0,
@@ -55,13 +59,6 @@ struct ReservationAnswer {
   Refusal refusal;
 };
 
-// bytes each period, starting offset after a multiple of it.
-struct ReservationSpec {
-  LaneIndex lane = 0;
-  TimeNs period_ns = 0;
-  TimeNs offset_ns = 0;
-  std::uint64_t bytes = 0;
-};
 
 struct CreditCounts {
   std::uint32_t total = 0, granted = 0, free = 0;
@@ -90,7 +87,7 @@ class Arbiter {
                  std::uint32_t control_credits) noexcept;
   // Granted credits and the lane's reservations end with it.
   void close_lane(LaneIndex lane) noexcept;
-  [[nodiscard]] bool try_take_credit(LaneIndex lane, CreditKind kind) noexcept;
+  [[nodiscard]] bool try_take_credit(LaneIndex lane, CreditKind kind, CreditUse use = CreditUse::ordinary) noexcept;
   void give_credit(LaneIndex lane, CreditKind kind) noexcept;
   [[nodiscard]] CreditCounts credits(LaneIndex lane, CreditKind kind) const noexcept;
 
@@ -117,6 +114,7 @@ class Arbiter {
                                           std::uint64_t lane_rate_bytes_per_s) noexcept;
   void cancel(ReservationHandle reservation) noexcept;
   [[nodiscard]] std::uint64_t reserved_bytes_per_s(LaneIndex lane) const noexcept;
+  [[nodiscard]] std::uint32_t held_credits(LaneIndex lane) const noexcept;
 
   // Adds everything up again from the entries; aborts where the ledger does not hold. For tests and
   // debug builds: it walks all tables.

@@ -36,6 +36,10 @@ struct Flow : TimerNode {
   FlowClass flow_class = FlowClass::ordinary;
   bool listed = false;  // in the ring of its level: it has bytes that may be posted
   bool in_turn = false;
+  // Of flows that a reservation pays for: their place among those of it that have something to post.
+  BudgetHandle budget;
+  Flow* budget_prev = nullptr;
+  Flow* budget_next = nullptr;
 };
 
 using FlowTable = SlotTable<Flow, FlowTag>;

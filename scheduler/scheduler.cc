@@ -25,13 +25,49 @@ void Scheduler::lane_up(LaneIndex lane, std::uint64_t rate_hint_bytes_per_s,
 void Scheduler::lane_down(LaneIndex lane) noexcept {
   Lane& it = state_->lane_of(lane);
   KVRAIL_ASSERT_MSG(it.up && it.flows == 0, "flows are removed before their lane goes down");
+  while (it.budgets != nullptr) close_budget(it.budgets->self);
   it.up = false;
+}
+
+BudgetHandle Scheduler::open_budget(const ReservationSpec& spec, TimeNs now_ns) noexcept {
+  Lane& lane = state_->lane_of(spec.lane);
+  KVRAIL_ASSERT(lane.up && spec.period_ns > 0 && spec.bytes > 0);
+  KVRAIL_ASSERT(spec.offset_ns >= 0 && spec.offset_ns < spec.period_ns);
+  Budget** last = &lane.budgets;
+  std::uint32_t count = 0;
+  for (; *last != nullptr; last = &(*last)->next) ++count;
+  if (count == kMostBudgets) return {};
+  const BudgetHandle handle = state_->budgets.try_emplace(spec, now_ns);
+  if (!handle) return handle;
+  Budget& budget = *state_->budgets.get(handle);
+  budget.self = handle;
+  *last = &budget;
+  return handle;
+}
+
+void Scheduler::close_budget(BudgetHandle handle) noexcept {
+  Budget* const budget = state_->budgets.get(handle);
+  KVRAIL_ASSERT_MSG(budget != nullptr, "a stale budget handle");
+  Lane& lane = state_->lane_of(budget->spec.lane);
+  Budget** at = &lane.budgets;
+  while (*at != budget) at = &(*at)->next;
+  *at = budget->next;
+  KVRAIL_ASSERT(lane.reserved_flows >= budget->listed);
+  lane.reserved_flows -= budget->listed;
+  state_->budgets.erase(handle);  // what its flows know of it is stale from here on
+}
+
+BudgetCounts Scheduler::budget(BudgetHandle handle) const noexcept {
+  const Budget* const budget = state_->budgets.get(handle);
+  return budget == nullptr ? BudgetCounts{} : budget->counts;
 }
 
 FlowHandle Scheduler::add_flow(const FlowSpec& spec, TimeNs now_ns) noexcept {
   Lane& lane = state_->lane_of(spec.lane);
   KVRAIL_ASSERT(lane.up && spec.start_offset <= spec.total_bytes &&
                 spec.ready_bytes <= spec.total_bytes);
+  const Budget* const budget = spec.budget.valid() ? state_->budgets.get(spec.budget) : nullptr;
+  KVRAIL_ASSERT_MSG(budget == nullptr || budget->spec.lane == spec.lane, "a budget is of one lane");
   const FlowHandle handle = state_->flows.try_emplace();
   if (!handle) return handle;
   Flow& flow = *state_->flows.get(handle);
@@ -42,6 +78,7 @@ FlowHandle Scheduler::add_flow(const FlowSpec& spec, TimeNs now_ns) noexcept {
   flow.cursor = spec.start_offset;
   flow.lane = spec.lane;
   flow.weight = std::max<std::uint32_t>(spec.weight, 1);
+  flow.budget = spec.budget;
   flow.flow_class = spec.critical     ? FlowClass::critical
                     : spec.background ? FlowClass::background
                                       : FlowClass::ordinary;
@@ -111,11 +148,14 @@ void Scheduler::unpost(const PostAction& action) noexcept {
                     "chunks are given back last first");
   flow->cursor = action.offset;
   lane.queued(flow->flow_class) += action.bytes;
+  if (action.reserved) {
+    if (Budget* const budget = state_->budgets.get(flow->budget)) budget->give_back(action.bytes);
+  }
   // The bytes become due again, so the turn that they ended goes on.
-  if (flow->listed) {
-    flow->deficit += static_cast<std::int64_t>(action.bytes);
-  } else {
+  if (!flow->listed) {
     state_->list(*flow);
+  } else if (!action.reserved) {
+    flow->deficit += static_cast<std::int64_t>(action.bytes);
   }
   if (!flow->armed) state_->arm_crossing(*flow, flow->law.start_ns);
 }

@@ -21,6 +21,17 @@ namespace kvrail::scheduler {
 struct FlowTag;
 using FlowHandle = Handle<FlowTag>;
 using LaneIndex = std::uint32_t;  // small dense index that the engine gives its lanes
+struct BudgetTag;
+using BudgetHandle = Handle<BudgetTag>;  // a reservation as its lane's order serves it
+
+// `bytes` each period, periods starting `offset_ns` after its multiples of the node's clock. The arbiter admits it, the
+// order serves it.
+struct ReservationSpec {
+  LaneIndex lane = 0;
+  TimeNs period_ns = 0;
+  TimeNs offset_ns = 0;
+  std::uint64_t bytes = 0;
+};
 
 struct FlowSpec {
   LaneIndex lane = 0;
@@ -34,6 +45,7 @@ struct FlowSpec {
   TimeNs deadline_ns = 0;   // absolute, 0 = none
   bool critical = false;    // always overtakes
   bool background = false;  // lowest, but >= 5 % of a lane
+  BudgetHandle budget;      // of this lane, or none: its bytes go before all else while the budget lasts
 };
 
 struct PostAction {
@@ -42,12 +54,19 @@ struct PostAction {
   LaneIndex lane = 0;
   std::uint64_t offset = 0;
   std::uint32_t bytes = 0;
-  bool critical = false;
+  bool critical = false;  // overtakes within the lane: of a critical flow, or reserved
+  bool reserved = false;  // paid by the flow's budget
+};
+
+struct BudgetCounts {
+  std::uint64_t served_bytes = 0;  // that went before all else
+  std::uint64_t exhausted = 0;     // times that a budget was used up before its period was over
 };
 
 struct SchedulerOptions {
   std::uint32_t max_lanes = 64;
   std::uint32_t max_flows = 8192;
+  std::uint32_t max_budgets = 256;
   TimeNs slice_ns = 10'000'000;
   std::uint32_t min_chunk_bytes = 4096;
   std::uint32_t max_chunk_bytes = 256 * 1024;
@@ -76,6 +95,12 @@ class Scheduler {
 
   void lane_up(LaneIndex lane, std::uint64_t rate_hint_bytes_per_s, TimeNs now_ns) noexcept;
   void lane_down(LaneIndex lane) noexcept;  // its flows must have been removed
+
+  // Reservations of a lane, at most kMostBudgets each; they end with it. Closing one leaves its flows as ordinary ones.
+  static constexpr std::uint32_t kMostBudgets = 32;
+  [[nodiscard]] BudgetHandle open_budget(const ReservationSpec& spec, TimeNs now_ns) noexcept;  // invalid: full
+  void close_budget(BudgetHandle budget) noexcept;
+  [[nodiscard]] BudgetCounts budget(BudgetHandle budget) const noexcept;
 
   [[nodiscard]] FlowHandle add_flow(const FlowSpec& spec, TimeNs now_ns) noexcept;  // invalid: full
   void set_ready(FlowHandle flow, std::uint64_t ready_bytes, TimeNs now_ns) noexcept;

@@ -12,7 +12,7 @@ constexpr std::uint64_t kBackgroundShare = 19;
 }  // namespace
 
 Scheduler::State::State(const SchedulerOptions& given)
-    : options(given), flows(given.max_flows), busy((given.max_lanes + 63) / 64, 0) {
+    : options(given), flows(given.max_flows), budgets(given.max_budgets), busy((given.max_lanes + 63) / 64, 0) {
   KVRAIL_ASSERT(given.max_lanes > 0 && given.slice_ns > 0);
   const ChunkBounds bounds{given.min_chunk_bytes, given.max_chunk_bytes, given.least_window_ns};
   lanes.reserve(given.max_lanes);
@@ -48,6 +48,11 @@ void Scheduler::State::list(Flow& flow) noexcept {
   Lane& lane = lane_of(flow.lane);
   if (lane.idle()) set_busy(flow.lane, true);
   lane.level_set(flow.flow_class).insert(flow);
+  if (!flow.budget.valid()) return;
+  if (Budget* const budget = budgets.get(flow.budget)) {
+    budget->append(flow);
+    ++lane.reserved_flows;
+  }
 }
 
 void Scheduler::State::list_if_postable(Flow& flow) noexcept {
@@ -61,6 +66,12 @@ void Scheduler::State::list_if_postable(Flow& flow) noexcept {
 void Scheduler::State::unlist(Flow& flow) noexcept {
   Lane& lane = lane_of(flow.lane);
   lane.level_set(flow.flow_class).remove(flow);
+  if (flow.budget.valid()) {
+    if (Budget* const budget = budgets.get(flow.budget)) {
+      budget->remove(flow);
+      --lane.reserved_flows;
+    }
+  }
   if (flow.flow_class == FlowClass::background && lane.level_set(FlowClass::background).empty()) {
     lane.background_owed = 0;
   }
@@ -89,38 +100,52 @@ void Scheduler::State::promote(Flow& flow, TimeNs now_ns) noexcept {
 
 // ---- choosing and posting ----
 
-Flow* Scheduler::State::next_flow(Lane& lane) noexcept {
+Scheduler::State::Next Scheduler::State::next_flow(Lane& lane, TimeNs now_ns) noexcept {
   const std::uint32_t chunk = lane.window.chunk_bytes();
   const std::uint64_t turn_cap = lane.turn_cap_bytes;
+  if (lane.reserved_flows > 0) {
+    if (Budget* const budget = earliest_due(lane.budgets, now_ns)) {
+      // As for critical bytes: what is promised waits for its own room, and nothing passes meanwhile.
+      if (!lane.window.may_post_critical(next_length(*budget->head, chunk))) return {};
+      return {budget->head, budget};
+    }
+  }
   if (Flow* const flow = lane.level_set(FlowClass::critical).turn(chunk, turn_cap)) {
     // Nothing else may pass while critical bytes wait.
-    return lane.window.may_post_critical(next_length(*flow, chunk)) ? flow : nullptr;
+    return {lane.window.may_post_critical(next_length(*flow, chunk)) ? flow : nullptr, nullptr};
   }
   LevelSet& ordinary = lane.level_set(FlowClass::ordinary);
   LevelSet& background = lane.level_set(FlowClass::background);
   const bool owed = !background.empty() && lane.background_owed >= kBackgroundShare * chunk;
   LevelSet& set = owed || ordinary.empty() ? background : ordinary;
   Flow* const flow = set.turn(chunk, turn_cap);
-  if (flow == nullptr || !lane.window.may_post_bulk(next_length(*flow, chunk))) return nullptr;
-  return flow;
+  if (flow == nullptr || !lane.window.may_post_bulk(next_length(*flow, chunk))) return {};
+  return {flow, nullptr};
 }
 
-void Scheduler::State::post(Lane& lane, Flow& flow, TimeNs now_ns, PostAction& action) noexcept {
+void Scheduler::State::post(Lane& lane, const Next& next, TimeNs now_ns, PostAction& action) noexcept {
+  Flow& flow = *next.flow;
   const std::uint32_t chunk = lane.window.chunk_bytes();
   const std::uint32_t bytes = next_length(flow, chunk);
   KVRAIL_ASSERT(bytes > 0 && flow.cursor + bytes <= flow.ready);
-  const bool critical = flow.flow_class == FlowClass::critical;
+  const bool reserved = next.paid_by != nullptr;
+  const bool critical = reserved || flow.flow_class == FlowClass::critical;
   action.flow = flow.self;
   action.cookie = flow.cookie;
   action.lane = flow.lane;
   action.offset = flow.cursor;
   action.bytes = bytes;
   action.critical = critical;
+  action.reserved = reserved;
   lane.window.post(now_ns, bytes, critical);
-  LevelSet::charge(flow, bytes);
+  if (reserved) {
+    next.paid_by->charge(bytes);
+  } else {
+    LevelSet::charge(flow, bytes);
+  }
   flow.cursor += bytes;
   lane.queued(flow.flow_class) -= bytes;
-  if (flow.flow_class == FlowClass::background) {
+  if (flow.flow_class == FlowClass::background && !reserved) {
     lane.background_owed -= std::min(lane.background_owed, kBackgroundShare * bytes);
   } else if (!lane.level_set(FlowClass::background).empty()) {
     const std::uint64_t most = 2 * kBackgroundShare * std::uint64_t{chunk};
@@ -136,9 +161,9 @@ std::size_t Scheduler::State::fill_lane(LaneIndex index, TimeNs now_ns,
   lane.window.tick(now_ns);
   std::size_t count = 0;
   while (count < actions.size()) {
-    Flow* const flow = next_flow(lane);
-    if (flow == nullptr) break;
-    post(lane, *flow, now_ns, actions[count++]);
+    const Next next = next_flow(lane, now_ns);
+    if (next.flow == nullptr) break;
+    post(lane, next, now_ns, actions[count++]);
   }
   return count;
 }

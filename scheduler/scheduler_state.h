@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kvrail/base/assert.h"
+#include "scheduler/budget.h"
 #include "scheduler/exp_table.h"
 #include "scheduler/flow_table.h"
 #include "scheduler/in_flight.h"
@@ -41,6 +42,8 @@ struct Lane {
   std::array<LevelSet, kClasses> classes;
   std::array<std::uint64_t, kClasses> queued_bytes{};
   std::uint64_t background_owed = 0;  // in 1/19 bytes
+  Budget* budgets = nullptr;          // of its reservations, oldest first
+  std::uint32_t reserved_flows = 0;   // listed ones that a budget pays for
   std::uint64_t planned_rate = 0;
   std::uint64_t turn_cap_bytes = 0;  // a slice at the planned rate
 };
@@ -80,14 +83,19 @@ struct Scheduler::State {
   void arm_crossing(Flow& flow, TimeNs now_ns) noexcept;
   void promote(Flow& flow, TimeNs now_ns) noexcept;
   [[nodiscard]] std::uint32_t next_length(const Flow& flow, std::uint32_t chunk) const noexcept;
-  [[nodiscard]] Flow* next_flow(Lane& lane) noexcept;
-  void post(Lane& lane, Flow& flow, TimeNs now_ns, PostAction& action) noexcept;
+  struct Next {
+    Flow* flow = nullptr;
+    Budget* paid_by = nullptr;
+  };
+  [[nodiscard]] Next next_flow(Lane& lane, TimeNs now_ns) noexcept;
+  void post(Lane& lane, const Next& next, TimeNs now_ns, PostAction& action) noexcept;
   [[nodiscard]] std::size_t fill_lane(LaneIndex index, TimeNs now_ns,
                                       std::span<PostAction> actions) noexcept;
   [[nodiscard]] LaneIndex next_busy(LaneIndex from) const noexcept;
 
   SchedulerOptions options;
   FlowTable flows;
+  BudgetTable budgets;
   TimerWheel wheel;
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<std::uint64_t> busy;  // lanes with something to post

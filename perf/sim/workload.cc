@@ -171,7 +171,8 @@ class Maker {
     Job job;
     job.submitted_ns = at;
     place(job);
-    if (sender != kNone) job.sender = job.sender_agent = sender;
+    job.beat = sender != kNone;
+    if (job.beat) job.sender = job.sender_agent = sender;
     job.opaque_bytes = scenario_.critical.bytes;
     job.critical = true;
     job.weight = 6;

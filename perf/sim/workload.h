@@ -28,6 +28,7 @@ struct Job {
   std::uint64_t opaque_bytes = 0;
   std::uint32_t weight = 4;     // both roles
   bool critical = false;
+  bool beat = false;  // periodic: what reservations are for
   std::uint32_t task = kNone;
   std::uint32_t predecessors = 0;
   std::uint32_t first_successor = 0, successor_count = 0;  // in Workload::successors

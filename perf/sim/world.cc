@@ -66,6 +66,7 @@ void World::make_lanes() {
     options.max_lanes = static_cast<std::uint32_t>(sender.lanes.size());
     options.max_flows = std::min(sent[node] + 1, kMostFlows);
     options.min_chunk_bytes = scenario_.least_chunk_bytes;
+    options.max_budgets = options.max_lanes;
     options.max_chunk_bytes = std::max(options.max_chunk_bytes, scenario_.least_chunk_bytes);
     sender.order = std::make_unique<scheduler::Scheduler>(options);
     for (const std::uint32_t lane : sender.lanes)
@@ -81,7 +82,13 @@ void World::reserve() {
     arbiter_->open_lane(i, 1, 1);
     const scheduler::ReservationAnswer answer =
         arbiter_->reserve({i, beat.period_ns, 0, beat.bytes}, scenario_.cluster.link_bytes_per_s);
-    if (!answer.reservation.valid()) ++result_.reservations_refused;
+    if (!answer.reservation.valid()) {
+      ++result_.reservations_refused;
+      continue;
+    }
+    Lane& lane = lanes_[i];
+    if (policy_.order == Order::scheduled)
+      lane.budget = senders_[lane.sender].order->open_budget({lane.index, beat.period_ns, 0, beat.bytes}, 0);
   }
 }
 

@@ -54,6 +54,7 @@ class World {
     std::deque<Chunk> flight;
     std::size_t at_nic = 0;  // chunks of `flight` that have passed the receiver's interface
     Gate gate;
+    scheduler::BudgetHandle budget;  // of its beats
   };
   struct SenderNode {
     std::unique_ptr<scheduler::Scheduler> order;  // none: the node sends nothing

@@ -189,8 +189,9 @@ void World::on_ready(std::uint32_t index) {
 void World::add_flow(std::uint32_t index, std::uint64_t start_offset) {
   const Job& job = workload_.jobs[index];
   Open& open = open_[index];
+  const Lane& lane = lanes_[lane_between(job.sender, place_of(job).node)];
   scheduler::FlowSpec spec;
-  spec.lane = lanes_[lane_between(job.sender, place_of(job).node)].index;
+  spec.lane = lane.index;
   spec.cookie = index;
   spec.total_bytes = open.total_bytes;
   spec.ready_bytes = std::max(open.ready_bytes, start_offset);
@@ -199,7 +200,8 @@ void World::add_flow(std::uint32_t index, std::uint64_t start_offset) {
   spec.base_milli = 1000 * job.weight;
   spec.submitted_ns = open.submitted_ns;
   spec.deadline_ns = job.deadline_ns == 0 ? 0 : open.submitted_ns + job.deadline_ns;
-  spec.critical = job.critical && policy_.order == Order::scheduled;
+  if (job.beat) spec.budget = lane.budget;
+  spec.critical = job.critical && !spec.budget.valid() && policy_.order == Order::scheduled;
   open.flow = senders_[job.sender].order->add_flow(spec, now());
   KVRAIL_ASSERT_MSG(open.flow.valid(), "more flows at once than the simulator has room for");
 }

@@ -76,6 +76,26 @@ TEST_CASE("arbiter / a suspended lease shrinks, an expired one stays taken until
   arbiter.audit();
 }
 
+TEST_CASE("arbiter / a reservation holds credits back, at most half of the lane's") {
+  Arbiter arbiter(ArbiterOptions{});
+  arbiter.open_lane(0, 6, 1);
+  const ReservationSpec spec{0, 10 * kMillisecondNs, 0, 100'000};
+  const ReservationHandle first = arbiter.reserve(spec, 100'000'000).reservation;
+  CHECK(arbiter.held_credits(0) == 2);
+  for (int i = 0; i < 4; ++i) CHECK(arbiter.try_take_credit(0, CreditKind::data));
+  CHECK(!arbiter.try_take_credit(0, CreditKind::data));
+  CHECK(arbiter.try_take_credit(0, CreditKind::control));
+  CHECK(arbiter.try_take_credit(0, CreditKind::data, CreditUse::reserved));
+  const ReservationHandle second = arbiter.reserve(spec, 100'000'000).reservation;
+  CHECK(arbiter.held_credits(0) == 3);  // half of 6, not 4
+  arbiter.cancel(second);
+  arbiter.cancel(first);
+  CHECK(arbiter.try_take_credit(0, CreditKind::data));
+  CHECK(!arbiter.try_take_credit(0, CreditKind::data, CreditUse::reserved));
+  CHECK(arbiter.credits(0, CreditKind::data).free == 0);
+  arbiter.audit();
+}
+
 TEST_CASE("arbiter / half of a lane may be reserved") {
   Arbiter arbiter({});
   arbiter.open_lane(0, 4, 1);
