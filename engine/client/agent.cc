@@ -115,6 +115,7 @@ Result<void> Agent::reattach(Nanoseconds timeout) {
   state_->summaries.clear();
   state_->summary_replies.clear();
   state_->claims.clear();
+  state_->ended_reservations.clear();
   for (auto& [id, ticket] : state_->tickets) {
     if (ticket.refused.ok() && ticket.outcomes.size() < ticket.expected) {
       ticket.refused = {Code::unknown, Scope::engine};
@@ -285,6 +286,7 @@ Result<Ticket> Agent::send(const Context& context, std::span<const std::string_v
   const auto count = static_cast<std::uint32_t>(receivers.size());
   record->count = count;
   record->a = context.version;
+  record->reservation = options.reservation.id;
   const Bytes payload = Bytes(names).first(count * sizeof(Name));
   return state_->post(*record, {&payload, 1}, count, "cannot send");
 }

@@ -293,6 +293,10 @@ kvrail_code kvrail_send(kvrail_agent* agent, const char* context, uint64_t versi
   return guarded([&]() -> kvrail_code {
     SendOptions send;
     if (!transfer_options(options, send)) return fail(Code::invalid_argument, kBadOptions);
+    kvrail_send_options known;
+    kvrail_send_options_init(&known);
+    if (!known_part(options, known) || known.reservation > UINT16_MAX) return fail(Code::invalid_argument, kBadOptions);
+    send.reservation.id = static_cast<std::uint16_t>(known.reservation);
     const Result<Name> name = make_name(text_of(context));
     if (!name.ok()) return fail(name.error());
     std::vector<std::string_view> names;
@@ -303,6 +307,36 @@ kvrail_code kvrail_send(kvrail_agent* agent, const char* context, uint64_t versi
     if (ticket == nullptr) agent->agent.forget(*sent);
     return KVRAIL_OK;
   });
+}
+
+kvrail_code kvrail_reserve(kvrail_agent* agent, const char* receiver, uint64_t bytes, int64_t period_ns,
+                           int64_t offset_ns, int64_t timeout_ns, kvrail_reservation_figures* figures,
+                           uint32_t* reservation) {
+  return guarded([&]() -> kvrail_code {
+    ReservationFigures known;
+    const Result<Reservation> made =
+        agent->agent.reserve(text_of(receiver), {bytes, Nanoseconds(period_ns), Nanoseconds(offset_ns)}, &known,
+                             Nanoseconds(timeout_ns));
+    if (figures != nullptr) *figures = {known.needed, known.available, known.half};
+    if (!made.ok()) return fail(made.error());
+    *reservation = made->id;
+    return KVRAIL_OK;
+  });
+}
+
+kvrail_code kvrail_release_reservation(kvrail_agent* agent, uint32_t reservation) {
+  return guarded([&]() -> kvrail_code {
+    if (reservation > UINT16_MAX) return fail(Code::invalid_argument, "no such reservation");
+    return done(agent->agent.release_reservation({static_cast<std::uint16_t>(reservation)}));
+  });
+}
+
+int kvrail_reservation_ended(kvrail_agent* agent, uint32_t* reservation, kvrail_code* why) {
+  const std::optional<ReservationEnd> end = agent->agent.reservation_ended();
+  if (!end) return 0;
+  *reservation = end->reservation.id;
+  *why = static_cast<kvrail_code>(end->why.code);
+  return 1;
 }
 
 kvrail_code kvrail_fetch(kvrail_agent* agent, const char* owner, const char* context, uint64_t version,

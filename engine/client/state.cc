@@ -60,6 +60,10 @@ void State::on_completion(const ipc::CompletionRecord& record) {
     case ipc::CompletionKind::delivery: deliveries.push_back(record); return;
     case ipc::CompletionKind::summary_request: summaries.push_back(record); return;
     case ipc::CompletionKind::claimed: return on_claimed(record);
+    case ipc::CompletionKind::reserved: return on_reserved(record);
+    case ipc::CompletionKind::reservation_ended:
+      ended_reservations.push_back({Reservation{static_cast<std::uint16_t>(record.transfer)}, record.status});
+      return;
     case ipc::CompletionKind::allocated:
     case ipc::CompletionKind::committed:
     case ipc::CompletionKind::task:
@@ -73,6 +77,19 @@ void State::on_completion(const ipc::CompletionRecord& record) {
       }
       return;
   }
+}
+
+void State::on_reserved(const ipc::CompletionRecord& record) {
+  if (record.ticket == call_ticket && call_ticket != 0) {
+    call_reply = record;
+    call_done = true;
+    return;
+  }
+  if (!record.status.ok()) return;
+  ipc::SubmitRecord release;  // the call that wanted it has timed out
+  release.command = ipc::Command::unreserve;
+  release.a = record.transfer;
+  static_cast<void>(tell(release));
 }
 
 void State::on_answer(const ipc::CompletionRecord& record) {

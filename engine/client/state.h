@@ -46,6 +46,7 @@ struct State {
   std::unordered_map<std::uint64_t, TicketState> tickets;
   std::deque<ipc::CompletionRecord> deliveries;
   std::deque<ipc::CompletionRecord> summaries;
+  std::deque<ReservationEnd> ended_reservations;
   std::function<Summary(const SummaryRequest&)> make_summary;
   std::unordered_map<std::uint64_t, std::uint64_t> summary_replies;  // ticket -> request, until answered
   std::unordered_map<std::uint64_t, OpenClaim> claims;               // by delivery
@@ -96,6 +97,7 @@ struct State {
   void on_completion(const ipc::CompletionRecord& record);
   void on_outcome(const ipc::CompletionRecord& record);
   void on_claimed(const ipc::CompletionRecord& record);
+  void on_reserved(const ipc::CompletionRecord& record);
   void on_answer(const ipc::CompletionRecord& record);
   // The view that a summary request gives, and the manifest's bytes checked.
   [[nodiscard]] Status read_manifest(const ipc::CompletionRecord& record, Delivery& out);

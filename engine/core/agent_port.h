@@ -4,6 +4,7 @@
 // Thread: the scheduler worker.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -19,6 +20,7 @@ struct DeliveryTag;
 using AgentHandle = Handle<AgentTag>;        // a local agent
 using VersionHandle = Handle<VersionTag>;    // one version of a context in this node's store
 using DeliveryHandle = Handle<DeliveryTag>;  // a version (or summary) handed to a local agent
+using ReservationId = std::uint16_t;          // chosen by the node, unique within it, never 0
 using TicketId = std::uint64_t;              // chosen by the agent, unique within it, never 0
 
 // A run of `count` block slots at `offset` in the arena `arena`, slots block_bytes apart.
@@ -35,6 +37,15 @@ struct SendOptions {
   Medium medium = Medium::automatic;
   bool critical = false;
   bool background = false;
+  ReservationId reservation = 0;     // of the sender, for one of the receivers; 0: none
+};
+
+// What an agent asks to be set aside for what it sends to one receiver: bytes each period, periods starting offset after
+// its multiples of the clock.
+struct ReservationAsk {
+  std::int64_t period_ns = 0;
+  std::int64_t offset_ns = 0;
+  std::uint64_t bytes = 0;
 };
 
 // Where a delivered context lies: its manifest (engine/core/manifest.h), readable by the agent.
@@ -54,6 +65,8 @@ enum class AgentEventKind : std::uint8_t {
   task,              // ticket, task id
   imported,          // ticket, status, extent
   claimed,           // ticket, status; extent: first token and tokens to compute; or with a delivery: the tail is there
+  reserved,          // ticket, status, reservation; figures in bytes/s: needed, available, half of the lane
+  reservation_ended, // reservation, status: why; it was not the agent that released it
 };
 
 struct AgentEvent {
@@ -74,6 +87,8 @@ struct AgentEvent {
   std::uint64_t missing_blocks = 0;  // blocks that were not held before
   std::int64_t predicted_ns = 0;
   std::int64_t observed_ns = 0;
+  ReservationId reservation = 0;
+  std::array<std::uint64_t, 3> figures{};
 };
 
 // Implemented by engine/ipc. try_push false: the agent's completion ring is full; the core keeps
@@ -133,6 +148,10 @@ class AgentCommands {
   virtual Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow,
                             std::int64_t deadline_ns) noexcept = 0;
   virtual Status end_task(AgentHandle agent, TaskId task) noexcept = 0;
+  // A refusal comes as an event too, for its figures.
+  virtual Status reserve(AgentHandle agent, TicketId ticket, const Name& receiver,
+                         const ReservationAsk& ask) noexcept = 0;
+  virtual Status unreserve(AgentHandle agent, ReservationId reservation) noexcept = 0;
 };
 
 }  // namespace kvrail::engine

@@ -172,6 +172,7 @@ void Node::Core::run_in(std::uint32_t index) noexcept {
 std::size_t Node::Core::housekeep() noexcept {
   if (now_ >= next_forget_ns_) {
     forget_ended(now_ - options_.ended_memory_ns);
+    fit_reservations();
     next_forget_ns_ = now_ + kSecondNs;
   }
   if (page_ != nullptr && status_dirty_ && now_ >= next_status_ns_) {

@@ -82,6 +82,7 @@ void Node::Core::on_agent_down(std::uint32_t lane, const wire::AgentDown& messag
   if (known == nullptr || known->local.valid()) return;
   const Handle<RemoteAgent> handle = remotes_.handle_at(known->remote);
   if (remotes_.get(handle)->peer != peer) return;  // it has moved to another node since
+  end_reservations_to(message.tenant, message.agent, peer);
   remotes_.erase(handle);
   directory_.erase(key);
 }
@@ -89,6 +90,7 @@ void Node::Core::on_agent_down(std::uint32_t lane, const wire::AgentDown& messag
 void Node::Core::forget_agents_of(std::uint32_t peer, TimeNs before) noexcept {
   remotes_.for_each([&](Handle<RemoteAgent> handle, RemoteAgent& agent) {
     if (agent.peer != peer || agent.confirmed_ns >= before) return;
+    end_reservations_to(agent.tenant, agent.name, peer);
     directory_.erase(AgentKey{agent.tenant, agent.name});
     remotes_.erase(handle);
   });

@@ -70,6 +70,7 @@ void Node::Core::explain_out(const Outgoing& out, std::uint64_t bytes, TimeNs ob
   row.background = out.background;
   row.eager = out.eager_posted && !out.eager_failed;
   row.resumed = out.resumed;
+  if (const OpenReservation* const it = reservations_.get(out.reservation)) row.reservation = it->id;
   VersionView view;
   if (store_->view(out.version, view)) {
     row.total_tokens = view.tokens.size();
@@ -224,6 +225,8 @@ void Node::Core::show_lanes(StatusData& data) noexcept {
     row.in_flight_limit_bytes = estimate.in_flight_limit_bytes;
     row.queued_bytes = estimate.queued_bytes;
     row.chunk_bytes = estimate.chunk_bytes;
+    row.held_credits = arbiter_.held_credits(handle.index);
+    row.reserved_bytes_per_s = arbiter_.reserved_bytes_per_s(handle.index);
     const transport::LaneStats stats = transports_[lane.transport]->stats(lane.id);
     row.bytes_sent = stats.bytes_sent;
     row.bytes_received = stats.bytes_received;
@@ -287,6 +290,7 @@ void Node::Core::refresh_status() noexcept {
   data.active_in = ins_.size();
   show_agents(data);
   show_lanes(data);
+  show_reservations(data);
   show_peers_and_tasks(data);
 }
 

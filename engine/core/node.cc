@@ -24,10 +24,11 @@ Result<void> validate(const NodeOptions& options) {
   if (limits.max_peers == 0 || limits.max_peers > 64) return refused("max_peers must be 1 to 64");
   if (limits.max_lanes == 0 || limits.max_lanes > 64) return refused("max_lanes must be 1 to 64");
   if (limits.max_out == 0 || limits.max_in == 0 || limits.max_chunks == 0 || limits.max_events == 0 ||
-      limits.max_ended == 0 || limits.max_tasks == 0 || limits.max_remote_agents == 0) {
+      limits.max_ended == 0 || limits.max_tasks == 0 || limits.max_remote_agents == 0 || limits.max_reservations == 0) {
     return refused("every limit of a node must be at least 1");
   }
   if (options.scheduler.max_lanes < limits.max_lanes) return refused("the scheduler's max_lanes is below the node's");
+  if (options.scheduler.max_budgets < limits.max_reservations) return refused("the scheduler's max_budgets is below max_reservations");
   if (options.scheduler.slice_ns < kMillisecondNs) return refused("the slice must be at least 1 ms");
   if (options.eager_limit_bytes > wire::kMaxEagerBytes) return refused("eager_limit_bytes must be at most 16384");
   if (options.work_bytes_per_cycle < kDigestUnitBytes) return refused("work_bytes_per_cycle must be at least 65536");
@@ -65,7 +66,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       scheduler_(options.scheduler),
       loss_(options.loss),
       chooser_(loss_),
-      arbiter_({options.limits.max_lanes, options.store.max_tenants, options.limits.max_in, 1}),
+      arbiter_({options.limits.max_lanes, options.store.max_tenants, options.limits.max_in, options.limits.max_reservations}),
       scratch_(options.limits.scratch_bytes),
       prng_(mix_bits(options.node_id) ^ options.incarnation),
       now_(clock.now_ns()),
@@ -93,6 +94,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       fetches_(kMaxFetches),
       tasks_(options.limits.max_tasks),
       task_of_(options.limits.max_tasks),
+      reservations_(options.limits.max_reservations),
       local_summaries_(kMaxLocalSummaries),
       open_deliveries_(kMaxOpenDeliveries),
       splits_(options.limits.max_in),
@@ -335,6 +337,14 @@ Status Node::begin_task(AgentHandle agent, TicketId ticket, const Name& workflow
 Status Node::end_task(AgentHandle agent, TaskId task) noexcept {
   core_->tick();
   return core_->end_task(agent, task);
+}
+Status Node::reserve(AgentHandle agent, TicketId ticket, const Name& receiver, const ReservationAsk& ask) noexcept {
+  core_->tick();
+  return core_->reserve(agent, ticket, receiver, ask);
+}
+Status Node::unreserve(AgentHandle agent, ReservationId reservation) noexcept {
+  core_->tick();
+  return core_->unreserve(agent, reservation);
 }
 
 }  // namespace kvrail::engine

@@ -37,6 +37,7 @@ struct NodeLimits {
   std::uint32_t max_chunks = 1U << 14;    // posted, not completed, over all lanes
   std::uint32_t max_events = 1U << 14;    // waiting for agents, over all agents
   std::uint32_t max_tasks = 1024;
+  std::uint32_t max_reservations = 256;
   std::uint32_t max_ended = 1U << 15;     // ids of ended transfers remembered
   std::uint64_t scratch_bytes = 64ULL << 20;  // token ids and piece lists of open transfers
 };
@@ -180,6 +181,9 @@ class Node final : public AgentCommands {
   Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow,
                     std::int64_t deadline_ns) noexcept override;
   Status end_task(AgentHandle agent, TaskId task) noexcept override;
+  Status reserve(AgentHandle agent, TicketId ticket, const Name& receiver,
+                 const ReservationAsk& ask) noexcept override;
+  Status unreserve(AgentHandle agent, ReservationId reservation) noexcept override;
 
  private:
   class Core;

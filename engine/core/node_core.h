@@ -144,6 +144,25 @@ class Node::Core {
   void note_task(TaskId task, std::uint64_t bytes) noexcept;
   [[nodiscard]] TimeNs task_deadline(TaskId task) const noexcept;
 
+  // reservations.cc
+  Status reserve(AgentHandle handle, TicketId ticket, const Name& receiver, const ReservationAsk& ask) noexcept;
+  Status unreserve(AgentHandle handle, ReservationId id) noexcept;
+  [[nodiscard]] Handle<OpenReservation> find_reservation(AgentHandle agent, ReservationId id) const noexcept;
+  [[nodiscard]] scheduler::Refusal admit(OpenReservation& reservation, std::uint32_t lane) noexcept;
+  void leave_lane(OpenReservation& reservation) noexcept;
+  void end_reservation(Handle<OpenReservation> handle, Status why) noexcept;  // with a notice
+  template <class Which>
+  void end_reservations(Status why, Which which) noexcept;
+  void end_reservations_to(const Name& tenant, const Name& to, std::uint32_t peer) noexcept;
+  void end_reservations_at(std::uint32_t peer, Status why) noexcept;
+  void drop_reservations_of(AgentHandle agent) noexcept;
+  void reservations_lose(std::uint32_t lane) noexcept;
+  void admit_again(std::uint32_t peer) noexcept;
+  void fit_reservations() noexcept;
+  // What pays for a transfer's chunks on its lane now.
+  [[nodiscard]] scheduler::BudgetHandle budget_of(const Outgoing& out) const noexcept;
+  void show_reservations(StatusData& data) noexcept;
+
   // state.cc
   std::size_t send_states() noexcept;
   void on_state(std::uint32_t lane, const wire::State& message) noexcept;
@@ -499,6 +518,8 @@ class Node::Core {
   SlotTable<Fetch> fetches_;
   SlotTable<Task> tasks_;
   FlatMap<TaskId, std::uint32_t, WordHash> task_of_;
+  SlotTable<OpenReservation> reservations_;
+  ReservationId last_reservation_ = 0;
   SlotTable<LocalSummary> local_summaries_;
   FlatMap<std::uint64_t, OpenDelivery, WordHash> open_deliveries_;
   SlotTable<Split> splits_;
@@ -526,6 +547,7 @@ struct Node::Core::OutRequest {
   std::uint64_t version_number = 0;
   std::uint32_t peer = kNoIndex;
   std::uint16_t weight = 2;
+  Handle<OpenReservation> reservation;
   SendOptions options;
 };
 

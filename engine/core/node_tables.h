@@ -197,6 +197,18 @@ struct Task {
   std::uint64_t transfers = 0, bytes = 0;
 };
 
+// A reservation of a local agent. Between lanes it has none, and waits for the next one to the same peer.
+struct OpenReservation {
+  ReservationId id = 0;
+  AgentHandle agent;
+  Name tenant, to;
+  std::uint32_t peer = kNoIndex, lane = kNoIndex;
+  scheduler::ReservationSpec spec;
+  scheduler::ReservationHandle admitted;
+  scheduler::BudgetHandle budget;
+  scheduler::BudgetCounts before;     // of the lanes that it had
+};
+
 // A split from the delivery of its ids until its last claim is answered: engine/core/split.cc. The marks count missing
 // blocks from the first one: those before `claimed` the agent computes, those from `tail` on have come.
 struct Split {

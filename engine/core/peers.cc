@@ -230,6 +230,7 @@ void Node::Core::on_lane_down(std::uint32_t transport, const Event& event) noexc
       want(Kind::fetch, handle.index);
     }
   });
+  reservations_lose(index);
   scheduler_.lane_down(index);
   arbiter_.close_lane(index);
   lane_ids_.erase({transport, event.lane.packed()});
@@ -247,6 +248,7 @@ void Node::Core::on_lane_down(std::uint32_t transport, const Event& event) noexc
 void Node::Core::resume_peer(std::uint32_t peer) noexcept {
   const std::uint32_t lane = best_lane(peer);
   if (lane == kNoIndex) return;
+  admit_again(peer);
   outs_.for_each([&](OutHandle handle, Outgoing& out) {
     if (out.peer == peer && out.lane == kNoIndex && out.chunks_in_flight == 0) out_lane_found(handle.index);
   });
@@ -314,6 +316,7 @@ void Node::Core::fail_peer(std::uint32_t index, Code code) noexcept {
   fetches_.for_each([&](Handle<Fetch> handle, Fetch& fetch) {
     if (gone(fetch.peer) && !fetch.in.valid()) end_fetch(handle.index, status, nullptr);
   });
+  end_reservations_at(index, status);
   forget_agents_of(index, kNever);
   while (peer.lanes != 0) close_lane(static_cast<std::uint32_t>(std::countr_zero(peer.lanes)));
   peer.alive = false;

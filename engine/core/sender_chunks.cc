@@ -231,6 +231,7 @@ void Node::Core::add_span_flow(std::uint32_t index) noexcept {
   spec.deadline_ns = out.deadline_ns != 0 ? out.deadline_ns : task_deadline(out.task);
   spec.critical = out.critical;
   spec.background = out.background;
+  spec.budget = budget_of(out);
   out.posted_end = span.begin;
   out.flow = scheduler_.add_flow(spec, now_);
   if (!out.flow.valid()) want_later(Kind::out, index);
@@ -278,7 +279,8 @@ bool Node::Core::post_chunk(const scheduler::PostAction& action) noexcept {
   KVRAIL_ASSERT(out.state == OutState::sending && out.lane == action.lane && action.bytes > 0);
   KVRAIL_ASSERT(action.offset == out.posted_end && action.offset + action.bytes <= out.ready_bytes);
   if (lane.closing) return false;
-  if (!arbiter_.try_take_credit(action.lane, scheduler::CreditKind::data)) return false;
+  const auto use = action.reserved ? scheduler::CreditUse::reserved : scheduler::CreditUse::ordinary;
+  if (!arbiter_.try_take_credit(action.lane, scheduler::CreditKind::data, use)) return false;
   const Handle<Chunk> chunk = chunks_.try_emplace();
   if (!chunk.valid()) {
     arbiter_.give_credit(action.lane, scheduler::CreditKind::data);

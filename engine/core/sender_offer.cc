@@ -101,6 +101,7 @@ Status Node::Core::send(AgentHandle handle, TicketId ticket, const Name& name, s
       options.fidelity_floor_ppm > 1'000'000) {
     return Status{Code::invalid_argument};
   }
+  if (options.reservation != 0 && !find_reservation(handle, options.reservation).valid()) return Status{Code::not_found};
   const VersionHandle version = store_->find_for(handle, name, version_number);
   VersionView view;
   if (!version.valid() || !store_->view(version, view)) return Status{Code::not_found};
@@ -146,6 +147,8 @@ void Node::Core::send_to(AgentHandle handle, TicketId ticket, const Name& name, 
   request.peer = remote.peer;
   request.weight = static_cast<std::uint16_t>(std::min(from.role + remote.role, 0xffff));
   request.options = options;
+  const Handle<OpenReservation> reserved = find_reservation(handle, options.reservation);
+  if (reserved.valid() && reservations_.get(reserved)->to == receiver) request.reservation = reserved;
   park_or_offer(start_out(request).index);
 }
 
@@ -168,6 +171,7 @@ OutHandle Node::Core::start_out(const OutRequest& request) noexcept {
   out.peer = request.peer;
   out.critical = request.options.critical;
   out.background = request.options.background;
+  out.reservation = request.reservation;
   out.wish = request.options.medium == Medium::automatic ? options_.policy : request.options.medium;
   out.wish_is_policy = request.options.medium == Medium::automatic;
   out.fidelity_floor_ppm = request.options.fidelity_floor_ppm;
@@ -238,7 +242,7 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.fidelity_floor_ppm = out.fidelity_floor_ppm;
   const scheduler::LaneEstimate lane = scheduler_.estimate(out.lane);
   const bool kv_possible = facts.layouts_equal && facts.source_has_kv && out.wish == Medium::automatic;
-  facts.lane_backlog_ns = scheduler_.backlog_ns(out.lane, out.critical);
+  facts.lane_backlog_ns = scheduler_.backlog_ns(out.lane, out.critical || budget_of(out).valid());
   facts.round_trip_ns = lane.round_trip_ns;
   if (facts.source_has_kv) fill_coded(view, to, facts);
   if (facts.source_has_kv) fill_sparse(out, view, facts);

@@ -27,6 +27,7 @@ inline constexpr std::size_t kStatusLanes = 64;
 inline constexpr std::size_t kStatusPeers = 64;
 inline constexpr std::size_t kStatusDials = 64;
 inline constexpr std::size_t kStatusTasks = 128;
+inline constexpr std::size_t kStatusReservations = 64;
 inline constexpr std::size_t kStatusTransfers = 256;
 inline constexpr std::size_t kStatusCostLines = 9;
 
@@ -87,7 +88,8 @@ struct StatusLane {
   std::int64_t round_trip_ns = 0;
   std::uint64_t in_flight_bytes = 0, in_flight_limit_bytes = 0, queued_bytes = 0;
   std::uint32_t chunk_bytes = 0;
-  std::uint32_t reserved2 = 0;
+  std::uint32_t held_credits = 0;        // for its reservations
+  std::uint64_t reserved_bytes_per_s = 0;
   std::uint64_t bytes_sent = 0, bytes_received = 0, malformed = 0, digest_failures = 0;
 };
 
@@ -118,6 +120,19 @@ struct StatusTask {
   std::int64_t ended_ns = 0;             // 0: open
   std::int64_t deadline_ns = 0;          // 0: none
   std::uint64_t transfers = 0, bytes = 0;
+};
+
+// Set aside for what a local agent sends to another one.
+struct StatusReservation {
+  Name tenant, agent, to;
+  std::uint64_t peer = 0;
+  std::uint16_t id = 0;
+  std::uint8_t up = 0;                   // 0: its lane is lost, it waits for the next
+  std::uint8_t reserved[5] = {};
+  std::int64_t period_ns = 0, offset_ns = 0;
+  std::uint64_t bytes = 0;               // each period
+  std::uint64_t served_bytes = 0;        // before all else
+  std::uint64_t exhausted = 0;           // periods whose budget was used up
 };
 
 // One alternative that the receiver weighed.
@@ -157,7 +172,7 @@ struct StatusTransfer {
   std::uint32_t line_count = 0;
   std::uint64_t urgency_milli = 0;
   std::uint32_t epsilon_ppm = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t reservation = 0;         // that it was sent by, 0: none
   Status status;
   StatusCostLine lines[kStatusCostLines];
 };
@@ -174,11 +189,12 @@ struct StatusData {
   std::uint32_t agent_count = 0, lane_count = 0, peer_count = 0, task_count = 0;
   std::uint32_t active_out = 0, active_in = 0;
   std::uint32_t dial_count = 0;
-  std::uint32_t reserved2 = 0;
+  std::uint32_t reservation_count = 0;
   StatusAgent agents[kStatusAgents];
   StatusLane lanes[kStatusLanes];
   StatusPeer peers[kStatusPeers];
   StatusDial dials[kStatusDials];        // in the order of the configuration
+  StatusReservation reservations[kStatusReservations];
   StatusTask tasks[kStatusTasks];        // a ring: newest overwrite oldest
   std::uint64_t transfer_count = 0;      // ever ended; row of serial s is s % kStatusTransfers
   StatusTransfer transfers[kStatusTransfers];

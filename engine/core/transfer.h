@@ -25,6 +25,7 @@ namespace kvrail::engine {
 namespace wire = transport::wire;
 
 inline constexpr std::uint32_t kNoIndex = 0xffffffffU;
+struct OpenReservation;
 inline constexpr std::size_t kMaxMissingRanges = 64;   // as many as an ACCEPT holds
 
 // ---- the sender's side -----------------------------------------------------------------------------
@@ -113,6 +114,7 @@ struct Outgoing {
   OutState state = OutState::offering;
 
   bool critical = false, background = false;
+  Handle<OpenReservation> reservation;  // or none; may have ended
   Medium wish = Medium::automatic;
   bool wish_is_policy = false;          // the node's, not the caller's
   std::uint32_t fidelity_floor_ppm = 0;

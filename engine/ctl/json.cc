@@ -94,8 +94,20 @@ Json lanes_of(const StatusData& data) {
                     {"planning_bytes_per_s", lane.planning_bytes_per_s}, {"round_trip_ns", lane.round_trip_ns},
                     {"in_flight_bytes", lane.in_flight_bytes}, {"in_flight_limit_bytes", lane.in_flight_limit_bytes},
                     {"queued_bytes", lane.queued_bytes}, {"chunk_bytes", lane.chunk_bytes},
+                    {"reserved_bytes_per_s", lane.reserved_bytes_per_s}, {"held_credits", lane.held_credits},
                     {"bytes_sent", lane.bytes_sent}, {"bytes_received", lane.bytes_received},
                     {"malformed", lane.malformed}, {"digest_failures", lane.digest_failures}});
+  }
+  return rows;
+}
+
+Json reservations_of(const StatusData& data) {
+  Json rows = Json::array();
+  for (std::uint32_t i = 0; i < std::min<std::size_t>(data.reservation_count, kStatusReservations); ++i) {
+    const StatusReservation& it = data.reservations[i];
+    rows.push_back({{"reservation", it.id}, {"tenant", text(it.tenant)}, {"agent", text(it.agent)}, {"to", text(it.to)},
+                    {"peer", id(it.peer)}, {"up", it.up != 0}, {"bytes", it.bytes}, {"period_ns", it.period_ns},
+                    {"offset_ns", it.offset_ns}, {"served_bytes", it.served_bytes}, {"exhausted", it.exhausted}});
   }
   return rows;
 }
@@ -133,7 +145,7 @@ Json transfer_of(const StatusTransfer& row) {
           {"missing_blocks", row.missing_blocks}, {"bytes", row.bytes}, {"submitted_ns", row.submitted_ns},
           {"ended_ns", row.ended_ns}, {"predicted_ns", row.predicted_ns}, {"observed_ns", row.observed_ns},
           {"recompute_ns", row.recompute_ns}, {"level", row.level}, {"urgency_milli", row.urgency_milli},
-          {"epsilon_ppm", row.epsilon_ppm}, {"status", name(row.status.code)}, {"detail", row.status.detail},
+          {"epsilon_ppm", row.epsilon_ppm}, {"reservation", row.reservation}, {"status", name(row.status.code)}, {"detail", row.status.detail},
           {"lines", lines}};
 }
 
@@ -153,6 +165,7 @@ std::string json_of(const StatusData& data, View view) {
     case View::peers: return dump(peers_of(data));
     case View::tasks: return dump(tasks_of(data));
     case View::transfers: return dump(transfers_of(data));
+    case View::reservations: return dump(reservations_of(data));
   }
   return {};
 }

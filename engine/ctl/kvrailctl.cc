@@ -105,7 +105,8 @@ constexpr std::array kCommands{
     Command{"peers", "peers of the configuration, connected or not and why, and nodes that are known", View::peers},
     Command{"tasks", "tasks of local agents", View::tasks},
     Command{"transfers", "the last transfers: medium, bytes, predicted and observed time",
-            View::transfers}};
+            View::transfers},
+    Command{"reservations", "what agents have set aside of lanes, and what went by it", View::reservations}};
 
 void add_id(CLI::App& command, const char* name, std::optional<std::uint64_t>& out,
             const char* help) {

@@ -125,15 +125,25 @@ std::string agents_text(const StatusData& data) {
 }
 
 std::string lanes_text(const StatusData& data) {
-  std::vector<Row> rows{{"PEER", "TRANSPORT", "STATE", "CAPACITY", "PLANNED", "ROUND TRIP", "IN FLIGHT", "QUEUED", "CHUNK", "SENT", "RECEIVED", "FAULTS"}};
+  std::vector<Row> rows{{"PEER", "TRANSPORT", "STATE", "CAPACITY", "PLANNED", "ROUND TRIP", "IN FLIGHT", "QUEUED", "CHUNK", "RESERVED", "SENT", "RECEIVED", "FAULTS"}};
   for (std::uint32_t i = 0; i < std::min<std::size_t>(data.lane_count, kStatusLanes); ++i) {
     const StatusLane& lane = data.lanes[i];
     rows.push_back({node_text(lane.peer), text_of(lane.transport), lane.up != 0 ? "up" : "down",
                     rate_text(lane.capacity_bytes_per_s), rate_text(lane.planning_bytes_per_s), time_text(lane.round_trip_ns),
-                    bytes_text(lane.in_flight_bytes) + " of " + bytes_text(lane.in_flight_limit_bytes), bytes_text(lane.queued_bytes), bytes_text(lane.chunk_bytes),
+                    bytes_text(lane.in_flight_bytes) + " of " + bytes_text(lane.in_flight_limit_bytes), bytes_text(lane.queued_bytes), bytes_text(lane.chunk_bytes), rate_text(lane.reserved_bytes_per_s),
                     bytes_text(lane.bytes_sent), bytes_text(lane.bytes_received), number(lane.malformed + lane.digest_failures)});
   }
   return list_or(rows, "no lanes");
+}
+
+std::string reservations_text(const StatusData& data) {
+  std::vector<Row> rows{{"RESERVATION", "TENANT", "AGENT", "TO", "PEER", "STATE", "BYTES", "PERIOD", "OFFSET", "SERVED", "USED UP"}};
+  for (std::uint32_t i = 0; i < std::min<std::size_t>(data.reservation_count, kStatusReservations); ++i) {
+    const StatusReservation& it = data.reservations[i];
+    rows.push_back({number(it.id), text_of(it.tenant), text_of(it.agent), text_of(it.to), node_text(it.peer), it.up != 0 ? "up" : "no lane",
+                    bytes_text(it.bytes), time_text(it.period_ns), time_text(it.offset_ns), bytes_text(it.served_bytes), number(it.exhausted)});
+  }
+  return list_or(rows, "no reservations");
 }
 
 std::string tasks_text(const StatusData& data) {
@@ -199,6 +209,7 @@ std::string text_of(const StatusData& data, View view) {
     case View::peers: return peers_text(data);
     case View::tasks: return tasks_text(data);
     case View::transfers: return transfers_text(data);
+    case View::reservations: return reservations_text(data);
   }
   return {};
 }

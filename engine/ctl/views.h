@@ -8,7 +8,7 @@
 
 namespace kvrail::engine::ctl {
 
-enum class View : std::uint8_t { status, agents, lanes, peers, tasks, transfers };
+enum class View : std::uint8_t { status, agents, lanes, peers, tasks, transfers, reservations };
 
 // Lines for a person, ending with a newline.
 [[nodiscard]] std::string text_of(const StatusData& data, View view);

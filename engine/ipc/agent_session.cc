@@ -120,6 +120,8 @@ Status AgentSession::run(AgentCommands& commands, const SubmitRecord& record,
     case Command::end_task: return commands.end_task(agent_, record.a);
     case Command::claim:
       return commands.claim(agent_, record.ticket, DeliveryHandle::unpack(record.a), record.count);
+    case Command::unreserve: return commands.unreserve(agent_, static_cast<ReservationId>(record.a));
+    case Command::reserve:
     case Command::commit:
     case Command::send:
     case Command::fetch:
@@ -144,6 +146,8 @@ Status AgentSession::run_named(AgentCommands& commands, const SubmitRecord& reco
       if (!remaining(record, now_ns, left)) return Code::timed_out;
       return commands.begin_task(agent_, record.ticket, name, left);
     }
+    case Command::reserve:
+      return commands.reserve(agent_, record.ticket, name, {record.b, static_cast<std::int64_t>(record.c), record.a});
     case Command::commit: {
       const std::size_t extent_bytes = std::size_t{record.count} * sizeof(Extent);
       const auto* extents = reinterpret_cast<const Extent*>(payload.data());

@@ -198,8 +198,10 @@ enum class Command : std::uint16_t {
   end_task = 11,     // a = task
   set_importance = 12,  // name; a = version, d = first token; payload = count floats
   claim = 13,        // a = delivery (split), count = most tokens                    -> claimed
+  reserve = 14,      // name = receiver; a = bytes, b = period_ns, c = offset_ns     -> reserved
+  unreserve = 15,    // a = reservation
 };
-inline constexpr std::uint16_t kCommandCount = 14;
+inline constexpr std::uint16_t kCommandCount = 16;
 
 // Bits of SubmitRecord::flags.
 inline constexpr std::uint16_t kFlagAnswer = 1;      // report the command's own status as well
@@ -220,7 +222,7 @@ struct SubmitRecord {
   std::uint64_t c = 0;                // send, fetch: task; free_blocks: offset
   std::uint8_t medium = 0;            // send, fetch: wish
   std::uint8_t kind = 0;              // summary
-  std::uint16_t reserved = 0;
+  std::uint16_t reservation = 0;      // send: by which, 0: none; else 0
   std::uint32_t d = 0;                // send, fetch: fidelity floor in ppm; free_blocks: arena; commit: first block;
                                       // set_importance: first token
   Name name;
@@ -247,6 +249,9 @@ enum class CompletionKind : std::uint8_t {
   summary_request = 6,
   task = 7,
   imported = 8,
+  reserved = 10,  // transfer = reservation; also when refused: bytes = needed, missing_blocks = available,
+                  // version_number = half of the lane, bytes/s
+  reservation_ended = 11,  // transfer = reservation, status = why
   claimed = 9,  // delivery 0: offset = first token, count = tokens to compute; else as delivery, the tail is there
 };
 
@@ -264,7 +269,7 @@ inline constexpr std::uint32_t kWakeReply = 4;     // answers, and what asks for
     default: return kWakeReply;
   }
 }
-inline constexpr std::uint8_t kCompletionKindCount = 10;
+inline constexpr std::uint8_t kCompletionKindCount = 12;
 
 inline constexpr std::uint8_t kCompletionCritical = 1;  // bit of CompletionRecord::flags
 

@@ -55,6 +55,7 @@ bool needs_ticket(const SubmitRecord& record) noexcept {
     case Command::fetch:
     case Command::cancel:
     case Command::claim:
+    case Command::reserve:
     case Command::begin_task: return true;
     default: return (record.flags & kFlagAnswer) != 0;
   }
@@ -70,7 +71,7 @@ bool may_have_payload(Command command) noexcept {
 Judged judge(const SubmitRecord& record, std::uint32_t scratch_bytes) noexcept {
   const auto command = static_cast<std::uint16_t>(record.command);
   if (command == 0 || command >= kCommandCount || (record.flags & ~kKnownSubmitFlags) != 0 ||
-      record.reserved != 0 || (needs_ticket(record) && record.ticket == 0)) {
+      (record.reservation != 0 && record.command != Command::send) || (needs_ticket(record) && record.ticket == 0)) {
     return kBreach;
   }
   if (!range_fits(record.payload_offset, record.payload_bytes, scratch_bytes) ||
@@ -88,6 +89,9 @@ Judged judge(const SubmitRecord& record, std::uint32_t scratch_bytes) noexcept {
     case Command::set_importance: return judge_importance(record);
     case Command::release:
     case Command::begin_task: return record.b < 0 ? kBreach : kFine;
+    // What makes no sense of the rest is refused with the figures.
+    case Command::reserve: return record.b < 0 || static_cast<std::int64_t>(record.c) < 0 ? kBreach : kFine;
+    case Command::unreserve: return record.a > 0xffff ? kBreach : kFine;
     case Command::cancel:
     case Command::drop_context:
     case Command::end_task: return kFine;
@@ -131,6 +135,7 @@ SendOptions send_options(const SubmitRecord& record, std::int64_t deadline_ns) n
   options.medium = static_cast<Medium>(record.medium);
   options.critical = (record.flags & kFlagCritical) != 0;
   options.background = (record.flags & kFlagBackground) != 0;
+  options.reservation = record.reservation;
   return options;
 }
 
@@ -147,6 +152,8 @@ CompletionKind kind_of(AgentEventKind kind) noexcept {
     case AgentEventKind::task: return CompletionKind::task;
     case AgentEventKind::imported: return CompletionKind::imported;
     case AgentEventKind::claimed: return CompletionKind::claimed;
+    case AgentEventKind::reserved: return CompletionKind::reserved;
+    case AgentEventKind::reservation_ended: return CompletionKind::reservation_ended;
   }
   KVRAIL_UNREACHABLE();
 }
@@ -176,6 +183,12 @@ CompletionRecord completion_of(const AgentEvent& event) noexcept {
   record.missing_blocks = event.missing_blocks;
   record.predicted_ns = event.predicted_ns;
   record.observed_ns = event.observed_ns;
+  if (record.kind == CompletionKind::reserved || record.kind == CompletionKind::reservation_ended) {
+    record.transfer = event.reservation;
+    record.bytes = event.figures[0];
+    record.missing_blocks = event.figures[1];
+    record.version_number = event.figures[2];
+  }
   return record;
 }
 

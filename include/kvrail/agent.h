@@ -150,6 +150,32 @@ struct TaskOptions {
   Nanoseconds deadline{0};            // 0: none
 };
 
+// What is set aside for sends to one agent of another node: so many bytes of each period go before all else. Periods
+// start `offset` after their multiples of CLOCK_MONOTONIC of the sending machine.
+struct ReserveOptions {
+  std::uint64_t bytes = 0;            // payload each period
+  Nanoseconds period{0};              // at most an hour
+  Nanoseconds offset{0};              // less than the period
+};
+
+struct Reservation {
+  std::uint16_t id = 0;               // 0: none
+};
+
+// Bytes per second; of a refusal for another reason than the lane's rate they are 0, or counts of what is used up.
+struct ReservationFigures {
+  std::uint64_t needed = 0;           // by what was asked for
+  std::uint64_t available = 0;        // that may still be reserved of the lane
+  std::uint64_t half = 0;             // of the lane: the most that can be
+};
+
+// A reservation that the engine ended: limit (the lane became slower than all that was reserved of it, or the next one
+// has no room), not_found (the receiver has left), peer_down, peer_restarted.
+struct ReservationEnd {
+  Reservation reservation;
+  Status why;
+};
+
 struct SendOptions {
   Task task{};
   Nanoseconds deadline{0};            // from this call; 0: none
@@ -157,6 +183,7 @@ struct SendOptions {
   bool background = false;
   Medium medium = Medium::automatic;
   double fidelity_floor = 0.0;        // least Fidelity that is of use, 0 to 1
+  Reservation reservation{};          // that pays for it, to the receiver that it was made for
 };
 
 struct FetchOptions {
@@ -353,6 +380,16 @@ class Agent {
   // has committed (0: the newest); kept with it, 4 bytes a token, and may be given anew.
   Result<void> set_importance(const Context& context, std::uint32_t first_token, std::span<const float> importance,
                               Nanoseconds timeout = kCallTimeout);
+
+  // Sets a part of the lane to the receiver's node aside, at most half of it over all agents. Refused: Code::limit with
+  // the figures (also in the message); unsupported: the receiver is on this node, where nothing moves; not_found;
+  // lane_lost: no lane now; out_of_capacity. It lasts until release_reservation(), the agent's end, or a ReservationEnd;
+  // a lane that is lost takes it along to the next one.
+  [[nodiscard]] Result<Reservation> reserve(std::string_view receiver, const ReserveOptions& options,
+                                            ReservationFigures* figures = nullptr, Nanoseconds timeout = kCallTimeout);
+  Result<void> release_reservation(Reservation reservation);
+  // The next reservation that the engine ended, as far as wait(), receive() or poll() have taken it in.
+  [[nodiscard]] std::optional<ReservationEnd> reservation_ended() noexcept;
 
   // A context of this agent, or (version 0) the newest one that it holds under that name.
   [[nodiscard]] Result<Ticket> send(const Context& context, std::span<const std::string_view> receivers,

@@ -165,6 +165,7 @@ typedef struct kvrail_send_options {
   int critical;
   int background;
   double fidelity_floor; /* 0 to 1 */
+  uint32_t reservation;  /* of kvrail_reserve(), 0: none; not of a fetch */
 } kvrail_send_options;
 
 typedef struct kvrail_outcome {
@@ -177,6 +178,23 @@ typedef struct kvrail_outcome {
   int64_t predicted_ns;
   int64_t observed_ns;
 } kvrail_outcome;
+
+/* Bytes per second: what was asked for, what may still be reserved of the lane, and half of the lane. */
+typedef struct kvrail_reservation_figures {
+  uint64_t needed;
+  uint64_t available;
+  uint64_t half;
+} kvrail_reservation_figures;
+
+/* Sets a part of the lane to the receiver's node aside: of each period, which start offset_ns after their multiples of
+ * CLOCK_MONOTONIC, so many bytes of sends that name it go before all else. KVRAIL_LIMIT: all reservations together may
+ * take half of the lane. figures may be NULL; they are set also when it is refused. */
+kvrail_code kvrail_reserve(kvrail_agent* agent, const char* receiver, uint64_t bytes, int64_t period_ns,
+                           int64_t offset_ns, int64_t timeout_ns, kvrail_reservation_figures* figures,
+                           uint32_t* reservation);
+kvrail_code kvrail_release_reservation(kvrail_agent* agent, uint32_t reservation);
+/* 1 and which one and why, if the engine has ended one since; 0 if not. */
+int kvrail_reservation_ended(kvrail_agent* agent, uint32_t* reservation, kvrail_code* why);
 
 void kvrail_send_options_init(kvrail_send_options* options);
 /* version 0: the newest. options NULL: the defaults. */

@@ -49,6 +49,7 @@ class Pair {
   }
   void start_a() { a_ = start("a", 1, true); }
   void start_b() { b_ = start("b", 2, false); }
+  [[nodiscard]] std::string socket(const std::string& node) const { return dir_.path(node + ".sock"); }
   [[nodiscard]] Process& a() { return *a_; }
   [[nodiscard]] Process& b() { return *b_; }
   // `more`: media beside those that every agent takes.

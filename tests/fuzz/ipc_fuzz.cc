@@ -155,7 +155,7 @@ class Agent {
 void mend(SubmitRecord& record, Agent& agent, Bytes& bytes) {
   record.command = static_cast<Command>(1 + static_cast<std::uint16_t>(record.command) % (kCommandCount - 1));
   record.flags &= kKnownSubmitFlags;
-  record.reserved = 0;
+  record.reservation = record.command == Command::send ? bytes.u8() % 4 : 0;
   record.ticket = 1 + record.ticket % 8;
   record.b &= 0xffffff;
   record.medium %= kMediumCount;
@@ -167,6 +167,8 @@ void mend(SubmitRecord& record, Agent& agent, Bytes& bytes) {
   const CompletionRecord last = agent.last();
   if (bytes.u8() % 2 == 0) record.a = last.delivery != 0 ? last.delivery : last.version_number;
   switch (record.command) {
+    case Command::unreserve: record.a = bytes.u8() % 4; break;
+    case Command::reserve: record.c &= 0xffffff; break;
     case Command::allocate: record.count %= 64; break;
     case Command::free_blocks:
       record.count %= 16;

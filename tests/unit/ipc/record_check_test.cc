@@ -49,13 +49,41 @@ TEST_CASE("record check / unknown commands, flags and reserved fields are breach
   record.flags = 8;
   CHECK(verdict(record) == Verdict::breach);
   record = record_of(Command::allocate);
-  record.reserved = 1;
+  record.reservation = 1;
   CHECK(verdict(record) == Verdict::breach);
+}
+
+TEST_CASE("record check / a reservation is named by sends only, and asked for with times that are none below 0") {
+  SubmitRecord record = record_of(Command::send);
+  record.reservation = 7;
+  CHECK(verdict(record) == Verdict::fine);
+  CHECK(send_options(record, 0).reservation == 7);
+  record = record_of(Command::fetch);
+  record.reservation = 7;
+  CHECK(verdict(record) == Verdict::breach);
+  record = record_of(Command::reserve);
+  CHECK(verdict(record) == Verdict::fine);
+  record.b = -1;
+  CHECK(verdict(record) == Verdict::breach);
+  record.b = 0;
+  record.c = ~std::uint64_t{0};
+  CHECK(verdict(record) == Verdict::breach);
+  record = record_of(Command::unreserve);
+  record.a = 0x10000;
+  CHECK(verdict(record) == Verdict::breach);
+  AgentEvent event;
+  event.kind = AgentEventKind::reserved;
+  event.reservation = 9;
+  event.figures = {1, 2, 3};
+  const CompletionRecord completion = completion_of(event);
+  CHECK(completion.kind == CompletionKind::reserved);
+  CHECK(completion.transfer == 9);
+  CHECK((completion.bytes == 1 && completion.missing_blocks == 2 && completion.version_number == 3));
 }
 
 TEST_CASE("record check / a command that will be answered needs a ticket") {
   for (const Command command : {Command::allocate, Command::commit, Command::send, Command::fetch, Command::cancel,
-                                Command::begin_task}) {
+                                Command::begin_task, Command::reserve}) {
     SubmitRecord record = record_of(command);
     record.ticket = 0;
     CHECK(verdict(record) == Verdict::breach);

@@ -114,6 +114,17 @@ class RecordingCommands final : public AgentCommands {
     add("end_task", agent, 0).number = task;
     return answer;
   }
+  Status reserve(AgentHandle agent, TicketId ticket, const Name& receiver, const ReservationAsk& ask) noexcept override {
+    Call& call = add("reserve", agent, ticket);
+    call.name = receiver.view();
+    call.number = ask.bytes;
+    call.time_ns = ask.period_ns + ask.offset_ns;
+    return answer;
+  }
+  Status unreserve(AgentHandle agent, ReservationId reservation) noexcept override {
+    add("unreserve", agent, 0).number = reservation;
+    return answer;
+  }
 
  private:
   Call& add(const char* what, AgentHandle agent, TicketId ticket) {
