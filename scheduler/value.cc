@@ -1,0 +1,368 @@
+#include "scheduler/value.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kvrail/base/assert.h"
+#include "kvrail/base/bits.h"
+#include "scheduler/exp_table.h"
+
+namespace kvrail::scheduler {
+namespace {
+
+constexpr std::int64_t kLowestOctave = -72;     // of V: a use in a day of what saves least is above it
+constexpr std::int64_t kLowestCostOctave = -8;  // of ns saved per byte
+constexpr TimeNs kLeastGraceNs = kSecondNs;
+
+std::uint8_t cost_octave(const EntryCost& cost, std::uint32_t octaves) noexcept {
+  if (cost.restore_ns <= cost.hit_ns) return 0;
+  const auto saved = static_cast<std::uint64_t>(cost.restore_ns - cost.hit_ns);
+  constexpr std::uint64_t kUnit = std::uint64_t{1} << -kLowestCostOctave;
+  const std::uint64_t units = mul_div(saved, kUnit, std::max<std::uint64_t>(cost.bytes, 1));
+  if (units == 0) return 0;
+  return static_cast<std::uint8_t>(std::min<std::uint32_t>(log2_floor(units), octaves - 1));
+}
+
+constexpr std::int64_t cost_log_q32(std::uint32_t octave) noexcept {
+  return (std::int64_t{octave} + kLowestCostOctave) * kOneQ32;
+}
+
+}  // namespace
+
+ValueIndex::ValueIndex(const Config& config)
+    : sketch_(config.known_keys),
+      capacity_(config.entries),
+      entries_(std::make_unique<Entry[]>(config.entries)),
+      cells_(std::make_unique<Cell[]>(kCells)),
+      families_(std::make_unique<Family[]>(kFamilies)),
+      hints_(std::make_unique<Hint[]>(config.hints)) {
+  bucket_.fill(kNone);
+  for (std::uint32_t i = config.hints; i-- > 0;) {
+    hints_[i].next_free = free_hint_;
+    free_hint_ = i;
+  }
+  for (std::uint32_t c = 0; c < kUseClasses; ++c) refresh_values(c);
+  for (std::uint32_t i = 0; i < kHintCells; ++i)
+    cells_[kLearnedCells + i].value = (kLowestOctave + i) * kOneQ32 + kOneQ32 / 2;
+}
+
+// --- cells and buckets
+
+ValueIndex::LogValue ValueIndex::learned_value(std::uint32_t use_class, std::uint32_t cost,
+                                               std::uint32_t age) const noexcept {
+  return model_.log_density_q32(use_class, age) + cost_log_q32(cost);
+}
+
+std::uint32_t ValueIndex::bucket_of(LogValue value) noexcept {
+  const std::int64_t eighths = (value - kLowestOctave * kOneQ32) / (kOneQ32 / kBucketsPerOctave);
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(eighths, 0, kBuckets - 1));
+}
+
+void ValueIndex::list_cell(std::uint32_t cell) noexcept {
+  Cell& own = cells_[cell];
+  KVRAIL_ASSERT(own.bucket == kNone);
+  own.bucket = bucket_of(own.value);
+  own.previous = kNone;
+  own.next = bucket_[own.bucket];
+  if (own.next != kNone) cells_[own.next].previous = cell;
+  bucket_[own.bucket] = cell;
+  filled_[own.bucket / 64] |= std::uint64_t{1} << (own.bucket % 64);
+}
+
+void ValueIndex::unlist_cell(std::uint32_t cell) noexcept {
+  Cell& own = cells_[cell];
+  KVRAIL_ASSERT(own.bucket != kNone);
+  if (own.previous != kNone) {
+    cells_[own.previous].next = own.next;
+  } else {
+    bucket_[own.bucket] = own.next;
+    if (own.next == kNone) filled_[own.bucket / 64] &= ~(std::uint64_t{1} << (own.bucket % 64));
+  }
+  if (own.next != kNone) cells_[own.next].previous = own.previous;
+  own.bucket = kNone;
+}
+
+void ValueIndex::refresh_values(std::uint32_t use_class) noexcept {
+  for (std::uint32_t cost = 0; cost < kCosts; ++cost) {
+    for (std::uint32_t age = 0; age < ReuseModel::kAges; ++age) {
+      const std::uint32_t index = cell_of(use_class, cost, age);
+      Cell& cell = cells_[index];
+      cell.value = learned_value(use_class, cost, age);
+      if (cell.bucket == kNone || cell.bucket == bucket_of(cell.value)) continue;
+      unlist_cell(index);
+      list_cell(index);
+    }
+  }
+}
+
+void ValueIndex::link_newest(std::uint32_t cell, Handle handle) noexcept {
+  Entry& entry = entries_[handle];
+  Cell& own = cells_[cell];
+  KVRAIL_ASSERT(entry.cell == kNone);
+  entry.cell = cell;
+  entry.newer = kNone;
+  entry.older = own.newest;
+  own.newest = handle;
+  if (entry.older == kNone) {
+    own.oldest = handle;
+    list_cell(cell);
+  } else {
+    entries_[entry.older].newer = handle;
+  }
+}
+
+void ValueIndex::link_oldest(std::uint32_t cell, Handle handle) noexcept {
+  Entry& entry = entries_[handle];
+  Cell& own = cells_[cell];
+  if (own.oldest == kNone) return link_newest(cell, handle);
+  KVRAIL_ASSERT(entry.cell == kNone);
+  entry.cell = cell;
+  entry.older = kNone;
+  entry.newer = own.oldest;
+  entries_[entry.newer].older = handle;
+  own.oldest = handle;
+}
+
+void ValueIndex::unlink(Handle handle) noexcept {
+  Entry& entry = entries_[handle];
+  if (entry.cell == kNone) return;
+  Cell& own = cells_[entry.cell];
+  (entry.newer == kNone ? own.newest : entries_[entry.newer].older) = entry.older;
+  (entry.older == kNone ? own.oldest : entries_[entry.older].newer) = entry.newer;
+  if (own.oldest == kNone) unlist_cell(entry.cell);
+  entry.cell = entry.newer = entry.older = kNone;
+}
+
+// --- ages
+
+void ValueIndex::arm_family(std::uint32_t family, TimeNs due_ns) noexcept {
+  Family& own = families_[family];
+  // A due time that has become too early is harmless: then nothing is old enough yet.
+  if (own.armed) {
+    if (own.due_tick <= static_cast<std::uint64_t>(std::max<TimeNs>(due_ns, 0)) >> TimerWheel::kTickShift) return;
+    ages_.cancel(own);
+  }
+  ages_.arm(own, due_ns);
+}
+
+void ValueIndex::grow_older(std::uint32_t family, TimeNs now_ns) noexcept {
+  TimeNs due_ns = std::numeric_limits<TimeNs>::max();
+  // The old ages first, so that what comes behind is younger than all that is there.
+  for (std::uint32_t age = ReuseModel::kAges - 1; age-- > 0;) {
+    const Cell& cell = cells_[family * ReuseModel::kAges + age];
+    while (cell.oldest != kNone) {
+      const Handle handle = cell.oldest;
+      const TimeNs used_ns = entries_[handle].used_ns;
+      const std::uint32_t now_age = ReuseModel::age_of(now_ns - used_ns);
+      if (now_age + 1 < ReuseModel::kAges)
+        due_ns = std::min(due_ns, used_ns + ReuseModel::age_begin(now_age + 1));
+      if (now_age == age) break;
+      unlink(handle);
+      link_newest(family * ReuseModel::kAges + now_age, handle);
+    }
+  }
+  if (due_ns != std::numeric_limits<TimeNs>::max()) arm_family(family, due_ns);
+}
+
+void ValueIndex::advance(TimeNs now_ns) noexcept {
+  ages_.advance(now_ns, [this, now_ns](TimerNode& node) {
+    grow_older(static_cast<std::uint32_t>(&static_cast<Family&>(node) - families_.get()), now_ns);
+  });
+  hint_times_.advance(now_ns, [this, now_ns](TimerNode& node) { hint_due(static_cast<Hint&>(node), now_ns); });
+}
+
+// --- entries
+
+std::uint32_t ValueIndex::learn(std::uint64_t hash, const Use& use, TimeNs now_ns) noexcept {
+  const std::uint32_t of_use = use_class(use, sketch_.add(hash));
+  const std::uint32_t refreshed = model_.observe(hash, of_use, now_ns);
+  if (refreshed != kUseClasses) refresh_values(refreshed);
+  return of_use;
+}
+
+void ValueIndex::place_used(Handle handle, TimeNs now_ns) noexcept {
+  Entry& entry = entries_[handle];
+  entry.used_ns = now_ns;
+  if (entry.pins > 0) return;
+  link_newest(cell_of(entry.use_class, entry.cost, 0), handle);
+  arm_family(entry.use_class * kCosts + entry.cost, now_ns + ReuseModel::age_begin(1));
+}
+
+void ValueIndex::place_again(Handle handle, TimeNs now_ns) noexcept {
+  Entry& entry = entries_[handle];
+  if (entry.pins > 0) return;
+  if (entry.hint != kNone) return place_by_hint(handle, now_ns);
+  const std::uint32_t age = ReuseModel::age_of(now_ns - entry.used_ns);
+  const std::uint32_t cell = cell_of(entry.use_class, entry.cost, age);
+  // To keep the cell's order it counts as old as the oldest there; less than the width of an age is lost by that.
+  if (const Handle oldest = cells_[cell].oldest; oldest != kNone)
+    entry.used_ns = std::min(entry.used_ns, entries_[oldest].used_ns);
+  link_oldest(cell, handle);
+  if (age + 1 < ReuseModel::kAges)
+    arm_family(entry.use_class * kCosts + entry.cost, entry.used_ns + ReuseModel::age_begin(age + 1));
+}
+
+void ValueIndex::insert(Handle handle, std::uint64_t hash, const EntryCost& cost, const Use& use,
+                        TimeNs now_ns) noexcept {
+  KVRAIL_ASSERT(handle < capacity_ && !entries_[handle].present);
+  advance(now_ns);
+  entries_[handle] = Entry{.hash = hash, .cost = cost_octave(cost, kCosts), .present = true};
+  entries_[handle].use_class = static_cast<std::uint8_t>(learn(hash, use, now_ns));
+  place_used(handle, now_ns);
+  ++size_;
+}
+
+void ValueIndex::touch(Handle handle, const Use& use, TimeNs now_ns) noexcept {
+  Entry& entry = entries_[handle];
+  KVRAIL_ASSERT(handle < capacity_ && entry.present);
+  advance(now_ns);
+  drop_hint(entry);
+  unlink(handle);
+  entry.use_class = static_cast<std::uint8_t>(learn(entry.hash, use, now_ns));
+  place_used(handle, now_ns);
+}
+
+void ValueIndex::note_use(std::uint64_t hash, const Use& use, TimeNs now_ns) noexcept {
+  static_cast<void>(learn(hash, use, now_ns));
+}
+
+void ValueIndex::remove(Handle handle) noexcept {
+  Entry& entry = entries_[handle];
+  KVRAIL_ASSERT(handle < capacity_ && entry.present && entry.pins == 0);
+  drop_hint(entry);
+  unlink(handle);
+  entry.present = false;
+  --size_;
+}
+
+void ValueIndex::set_cost(Handle handle, const EntryCost& cost, TimeNs now_ns) noexcept {
+  Entry& entry = entries_[handle];
+  KVRAIL_ASSERT(handle < capacity_ && entry.present);
+  advance(now_ns);
+  const std::uint8_t octave = cost_octave(cost, kCosts);
+  if (octave == entry.cost) return;
+  unlink(handle);
+  entry.cost = octave;
+  place_again(handle, now_ns);
+}
+
+void ValueIndex::pin(Handle handle) noexcept {
+  Entry& entry = entries_[handle];
+  KVRAIL_ASSERT(handle < capacity_ && entry.present);
+  ++entry.pins;
+  unlink(handle);
+}
+
+void ValueIndex::unpin(Handle handle, TimeNs now_ns) noexcept {
+  Entry& entry = entries_[handle];
+  KVRAIL_ASSERT(handle < capacity_ && entry.present && entry.pins > 0);
+  advance(now_ns);
+  if (--entry.pins > 0) return;
+  if (entry.hint != kNone) return place_by_hint(handle, now_ns);
+  place_used(handle, now_ns);
+}
+
+// --- hints
+
+ValueIndex::LogValue ValueIndex::hinted_value(const EntryCost& cost, std::uint32_t probability_ppm,
+                                              TimeNs residency_ns) noexcept {
+  return hinted_log(cost_octave(cost, kCosts), probability_ppm, residency_ns);
+}
+
+ValueIndex::LogValue ValueIndex::hinted_log(std::uint32_t cost, std::uint32_t probability_ppm,
+                                            TimeNs residency_ns) noexcept {
+  if (probability_ppm == 0) return kLowestOctave * kOneQ32;
+  const auto residency = static_cast<std::uint64_t>(std::max(residency_ns, kLeastResidencyNs));
+  return log2_q32(std::min(probability_ppm, kMillion)) - log2_q32(kMillion) - log2_q32(residency) + cost_log_q32(cost);
+}
+
+bool ValueIndex::hint(Handle handle, std::uint32_t probability_ppm, TimeNs when_ns, TimeNs now_ns) noexcept {
+  Entry& entry = entries_[handle];
+  KVRAIL_ASSERT(handle < capacity_ && entry.present);
+  advance(now_ns);
+  if (entry.hint == kNone) {
+    if (free_hint_ == kNone) return false;
+    entry.hint = free_hint_;
+    free_hint_ = hints_[entry.hint].next_free;
+  }
+  Hint& own = hints_[entry.hint];
+  own.handle = handle;
+  own.probability_ppm = probability_ppm;
+  own.when_ns = std::max(when_ns, now_ns);
+  own.over_ns = own.when_ns + std::max(kLeastGraceNs, (own.when_ns - now_ns) / 4);
+  unlink(handle);
+  place_by_hint(handle, now_ns);
+  return true;
+}
+
+void ValueIndex::place_by_hint(Handle handle, TimeNs now_ns) noexcept {
+  Entry& entry = entries_[handle];
+  Hint& own = hints_[entry.hint];
+  const TimeNs left_ns = own.when_ns - now_ns;
+  hint_times_.cancel(own);
+  hint_times_.arm(own, left_ns / 2 >= kLeastResidencyNs ? own.when_ns - left_ns / 2 : own.over_ns);
+  if (entry.pins > 0) return;
+  const LogValue value = hinted_log(entry.cost, own.probability_ppm, left_ns);
+  const std::int64_t octave = (value - kLowestOctave * kOneQ32) >> 32;
+  link_newest(kLearnedCells + static_cast<std::uint32_t>(std::clamp<std::int64_t>(octave, 0, kHintCells - 1)), handle);
+}
+
+void ValueIndex::hint_due(Hint& hint, TimeNs now_ns) noexcept {
+  const Handle handle = hint.handle;
+  if (now_ns >= hint.over_ns) return end_hint(handle, now_ns);
+  unlink(handle);
+  place_by_hint(handle, now_ns);
+}
+
+void ValueIndex::drop_hint(Entry& entry) noexcept {
+  if (entry.hint == kNone) return;
+  hint_times_.cancel(hints_[entry.hint]);
+  hints_[entry.hint].next_free = free_hint_;
+  free_hint_ = entry.hint;
+  entry.hint = kNone;
+}
+
+void ValueIndex::forget_hint(Handle handle, TimeNs now_ns) noexcept {
+  const Entry& entry = entries_[handle];
+  KVRAIL_ASSERT(handle < capacity_ && entry.present);
+  advance(now_ns);
+  if (entry.hint != kNone) end_hint(handle, now_ns);
+}
+
+void ValueIndex::end_hint(Handle handle, TimeNs now_ns) noexcept {
+  drop_hint(entries_[handle]);
+  unlink(handle);
+  place_again(handle, now_ns);
+}
+
+// --- answers
+
+std::optional<ValueIndex::Handle> ValueIndex::victim(TimeNs now_ns) noexcept {
+  advance(now_ns);
+  for (std::uint32_t word = 0; word < filled_.size(); ++word) {
+    if (filled_[word] == 0) continue;
+    // Cells of one bucket are as good as equal: the oldest entry of the first few.
+    std::uint32_t cell = bucket_[word * 64 + find_first_set(filled_[word])];
+    Handle oldest = cells_[cell].oldest;
+    for (std::uint32_t i = 1; i < kComparedCells && cells_[cell].next != kNone; ++i) {
+      cell = cells_[cell].next;
+      if (entries_[cells_[cell].oldest].used_ns < entries_[oldest].used_ns) oldest = cells_[cell].oldest;
+    }
+    return oldest;
+  }
+  return std::nullopt;
+}
+
+bool ValueIndex::would_admit(std::uint64_t hash, const EntryCost& cost, const Use& use,
+                             Handle victim) const noexcept {
+  const std::uint32_t of_use = use_class(use, sketch_.count(hash) + 1);
+  return bucket_of(learned_value(of_use, cost_octave(cost, kCosts), 0)) >= bucket_of(value(victim));
+}
+
+ValueIndex::LogValue ValueIndex::value(Handle handle) const noexcept {
+  const Entry& entry = entries_[handle];
+  KVRAIL_ASSERT(handle < capacity_ && entry.present);
+  return entry.cell == kNone ? std::numeric_limits<LogValue>::max() : cells_[entry.cell].value;
+}
+
+}  // namespace kvrail::scheduler
