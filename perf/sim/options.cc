@@ -6,7 +6,8 @@ namespace kvrail::simulation {
 
 Result<Options> parse_options(int argc, const char* const* argv, int& exit_code) {
   Options options;
-  CLI::App app("kvrail-sim: a cluster in virtual time, under kvrail's scheduler and under what it is compared with.");
+  CLI::App app("kvrail-sim: a cluster in virtual time, under kvrail's scheduler and under what it is compared with.\n"
+               "kvrail-sim cache replays a trace of requests against caches: kvrail-sim cache --help.");
   app.add_option("--scenario", options.scenario, "TOML file, such as perf/scenarios/steady.toml")->required();
   app.add_option("--trace", options.trace, "requests instead of the scenario's: Mooncake JSONL or Azure CSV, plain or .xz");
   app.add_option("--links", options.links, "CSV of trace,t_s,mbit_s, plain or .xz: lane i has trace i mod their number");
