@@ -49,8 +49,8 @@ enum class TierEvent : std::uint8_t {
 struct TierCompletion {
   TierEvent event = TierEvent::put;
   std::uint64_t cookie = 0;
-  Hash128 hash;
-  Status status;
+  Hash128 hash{};
+  Status status{};
   std::uint32_t epsilon_ppm = 0;  // of the rows that a get brought; more than were put where the tier codes with loss
   std::uint64_t stored_bytes = 0;
   TimeNs took_ns = 0;

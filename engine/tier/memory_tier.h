@@ -63,17 +63,17 @@ class MemoryTier final : public TierPort {
   };
   // A record in slot i of memory_; used ones are chained from the oldest to the youngest.
   struct Record {
-    Hash128 hash;
-    Hash128 shape;
-    TierEntry entry;
+    Hash128 hash{};
+    Hash128 shape{};
+    TierEntry entry{};
     Damage damage = Damage::none;
     std::uint32_t older = kNone, younger = kNone;  // `younger` also chains the free ones
   };
   struct Pending {
     TierEvent event = TierEvent::put;
     bool forgotten = false;
-    TierPut put;
-    TierGet get;
+    TierPut put{};
+    TierGet get{};
     std::uint64_t digest = 0;
     std::uint64_t due_poll = 0;
     TimeNs asked_ns = 0, due_ns = 0;
