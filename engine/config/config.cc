@@ -207,6 +207,23 @@ Readers transfer_readers(Config& c) {
            measure(c.dead_after_ns, parse_duration, 20 * kMillisecondNs, 600 * kSecondNs, "20 ms to 10 min")}};
 }
 
+Readers offload_readers(Config& c) {
+  return {{"directory", text(c.offload_directory, "for no tier")},
+          {"capacity", measure(c.offload_capacity_bytes, parse_bytes, 4 * kMiB, 64 * kTiB, "4 MiB to 64 TiB")},
+          {"segment", measure(c.offload_segment_bytes, parse_bytes, kMiB, 4096 * kMiB, "1 MiB to 4 GiB")},
+          {"coding", choice<Medium>(c.offload_coding, {{"full", Medium::full},
+                                                       {"lossless", Medium::lossless},
+                                                       {"int8", Medium::int8},
+                                                       {"int4", Medium::int4}})},
+          {"direct", choice<DirectIo>(c.offload_direct, {{"auto", DirectIo::automatic}, {"on", DirectIo::on}, {"off", DirectIo::off}})},
+          {"io_uring", flag(c.offload_io_uring)},
+          {"depth", integer(c.offload_depth, 1, 128)},
+          {"max_blocks", integer(c.offload_max_blocks, 1024, 1 << 26)},
+          {"commit_after", measure(c.offload_commit_ns, parse_duration, 1, kSecondNs, "1 ns to 1 s")},
+          {"commit_bytes", measure(c.offload_commit_bytes, parse_bytes, 1, 1024 * kMiB, "1 B to 1 GiB")},
+          {"slow_after", measure(c.offload_slow_after_ns, parse_duration, kMillisecondNs, 60 * kSecondNs, "1 ms to 1 min")}};
+}
+
 Readers log_readers(Config& c) {
   return {{"level", choice<std::string>(c.log_level, {{"debug", "debug"}, {"info", "info"}, {"warning", "warning"},
                                                       {"error", "error"}})}};
@@ -256,6 +273,7 @@ Readers top_readers(Config& c) {
           {"verbs", section(source, "verbs", {{"listen", text(c.verbs_listen, "not to listen")},
                                               {"device", text(c.verbs_device, "for the default")}})},
           {"transfer", section(source, "transfer", transfer_readers(c))},
+          {"offload", section(source, "offload", offload_readers(c))},
           {"codec", section(source, "codec", {{"profile", text(c.profile, "to use the built-in figures")}})},
           {"log", section(source, "log", log_readers(c))},
           {"peer", list(c.peers, source, "peer", [](PeerConfig& peer) {

@@ -18,6 +18,7 @@ namespace kvrail::engine {
 
 enum class WorkerMode : std::uint8_t { shared, dedicated };
 enum class IdlePolicy : std::uint8_t { adaptive, spin, yield };
+enum class DirectIo : std::uint8_t { automatic, on, off };
 
 struct PeerConfig {
   std::string address;             // "host:port", "[v6]:port" (tcp, verbs) or a path (shm)
@@ -87,6 +88,18 @@ struct Config {
   std::vector<TokenId> summary_separators;  // ascending
   TimeNs keepalive_ns = kSecondNs;
   TimeNs dead_after_ns = 2'500 * kMillisecondNs;
+  // [offload]
+  std::string offload_directory;   // empty: no tier
+  std::uint64_t offload_capacity_bytes = 16ULL << 30;
+  std::uint64_t offload_segment_bytes = 64ULL << 20;
+  Medium offload_coding = Medium::full;
+  DirectIo offload_direct = DirectIo::automatic;
+  bool offload_io_uring = true;
+  std::uint32_t offload_depth = 8;
+  std::uint32_t offload_max_blocks = 1U << 18;
+  TimeNs offload_commit_ns = 2 * kMillisecondNs;
+  std::uint64_t offload_commit_bytes = 8ULL << 20;
+  TimeNs offload_slow_after_ns = kSecondNs;
   // [codec]
   std::string profile;             // a file of kvrail-calibrate; empty: the built-in figures
   // [log]

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "engine/config/config.h"
@@ -10,6 +11,7 @@
 namespace kvrail::engine {
 namespace {
 
+constexpr std::uint64_t kMostSegments = 16'384;
 constexpr std::size_t kMostSocketPathBytes = 107;  // what an address of a Unix socket has room for
 
 using Keys = std::initializer_list<std::string_view>;
@@ -200,6 +202,39 @@ Result<void> validate_media(const Config& config) {
   return {};
 }
 
+Result<void> validate_offload(const Config& config) {
+  if (config.offload_directory.empty()) {
+    // The defaults may be written out.
+    const auto settings = [](const Config& c) {
+      return std::tie(c.offload_capacity_bytes, c.offload_segment_bytes, c.offload_coding, c.offload_direct, c.offload_io_uring,
+                      c.offload_depth, c.offload_max_blocks, c.offload_commit_ns, c.offload_commit_bytes, c.offload_slow_after_ns);
+    };
+    const Config defaults;
+    if (settings(config) == settings(defaults)) return {};
+    const auto first = config.source.lines.lower_bound("offload.");
+    const bool named = first != config.source.lines.end() && first->first.starts_with("offload.");
+    const std::string key = named ? first->first : "offload.capacity";
+    return refused(config, {key}, key + ": without offload.directory there is no tier; set it, or leave this out");
+  }
+  if (!config.offload_directory.starts_with('/')) {
+    return refused(config, {"offload.directory"}, "offload.directory: \"" + config.offload_directory + "\" must be an absolute path");
+  }
+  if (config.offload_segment_bytes % 4096 != 0) {
+    return refused(config, {"offload.segment"}, "offload.segment: must be a multiple of 4 KiB");
+  }
+  // One that is written, one that is emptied, and two that hold something meanwhile.
+  if (config.offload_capacity_bytes / 4 < config.offload_segment_bytes) {
+    return refused(config, {"offload.capacity", "offload.segment"},
+                   "offload.capacity: must be at least four times offload.segment; raise it or lower offload.segment");
+  }
+  if (config.offload_capacity_bytes / config.offload_segment_bytes > kMostSegments) {
+    return refused(config, {"offload.capacity", "offload.segment"},
+                   "offload.capacity: is more than " + std::to_string(kMostSegments) +
+                       " times offload.segment, each an open file; raise offload.segment");
+  }
+  return {};
+}
+
 }  // namespace
 
 Error setting_error(const Config& config, Status status,
@@ -227,7 +262,7 @@ Result<void> validate(const Config& config) {
   }
   for (const auto step :
        {validate_paths, validate_workers, validate_security, validate_tenants, validate_peers,
-        validate_media}) {
+        validate_media, validate_offload}) {
     if (auto good = step(config); !good.ok()) return good;
   }
   return {};

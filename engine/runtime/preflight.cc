@@ -5,6 +5,7 @@
 #include "engine/config/calibration.h"
 #include "engine/runtime/worker.h"
 #include "engine/store/table_size.h"
+#include "engine/tier/create.h"
 #include "mempool/system_memory.h"
 #include "transport/handshake.h"
 #include "transport/tcp/socket_setup.h"
@@ -98,6 +99,12 @@ class Check {
     }
   }
 
+  void offload() {
+    if (config_.offload_directory.empty()) return;
+    take(tier::Directory::check(config_.offload_directory, tier_options(config_).direct), {"offload.directory"});
+    take(tier_files(config_), {"offload.capacity", "offload.segment"});
+  }
+
   [[nodiscard]] MachineReport report() && { return std::move(report_); }
 
  private:
@@ -142,6 +149,7 @@ MachineReport check_machine(const Config& config) {
   check.key();
   check.congestion();
   check.profile();
+  check.offload();
   return std::move(check).report();
 }
 

@@ -19,7 +19,7 @@ struct MachineReport {
 };
 
 // Cores, memory, its locking and huge pages, the key file, the congestion control, the profile with
-// its basis. `config` is a valid one.
+// its basis, the folder of the tier. `config` is a valid one.
 [[nodiscard]] MachineReport check_machine(const Config& config);
 
 // What the configuration means for the store.

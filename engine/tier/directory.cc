@@ -33,7 +33,7 @@ Error failed(const std::string& path, int number, const std::string& what) {
   if (number == ENOENT) code = Code::not_found;
   if (number == EACCES || number == EPERM || number == EROFS) code = Code::permission_denied;
   if (number == ENOSPC || number == EDQUOT) code = Code::out_of_capacity;
-  return {{code, Scope::device, number}, "offload directory " + path + ": " + what};
+  return {{code, Scope::device, number}, "offload.directory: " + path + what};
 }
 
 std::string segment_name(std::uint64_t id) {
@@ -54,18 +54,18 @@ bool write_page(int fd, const Page& page) noexcept {
 
 // What this folder can't be, asked of the folder itself.
 Result<ipc::UniqueFd> open_folder(const std::string& path) {
-  if (!path.starts_with('/')) return failed(path, EINVAL, "must be an absolute path");
+  if (!path.starts_with('/')) return failed(path, EINVAL, " must be an absolute path");
   ipc::UniqueFd dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir) {
     const int number = errno;
-    return failed(path, number, number == ENOENT ? "does not exist; create it, owned by the engine's user"
-                                : number == ENOTDIR ? "is not a directory"
-                                                    : std::strerror(number));
+    return failed(path, number, number == ENOENT    ? " does not exist; create it, owned by the engine's user"
+                                : number == ENOTDIR ? " is not a directory"
+                                                    : std::string(": ") + std::strerror(number));
   }
   struct statfs info {};
-  if (::fstatfs(dir.get(), &info) != 0) return failed(path, errno, std::strerror(errno));
+  if (::fstatfs(dir.get(), &info) != 0) return failed(path, errno, std::string(": ") + std::strerror(errno));
   if (const char* name = remote_file_system(static_cast<long>(info.f_type))) {
-    return failed(path, EXDEV, std::string("is on ") + name + "; a tier needs a local file system");
+    return failed(path, EXDEV, std::string(" is on ") + name + "; a tier needs a local file system");
   }
   return Result<ipc::UniqueFd>(std::move(dir));
 }
@@ -85,14 +85,14 @@ Result<void> probe(const std::string& path, int dir, DirectMode mode, bool& dire
   int number = mode == DirectMode::off ? EINVAL : attempt(O_DIRECT);
   direct = number == 0;
   if (mode == DirectMode::on && number == EINVAL) {
-    return failed(path, number, "its file system takes no direct I/O; set offload.direct to \"auto\" or \"off\"");
+    return failed(path, number, ": its file system takes no direct I/O; set offload.direct to \"auto\" or \"off\"");
   }
   if (number == EINVAL) number = attempt(0);
   if (number == 0) return {};
-  return failed(path, number, number == EROFS                       ? "is on a read-only file system"
-                              : number == EACCES || number == EPERM ? "is not writable by this user"
-                              : number == ENOSPC || number == EDQUOT ? "is full; free some room or give the tier another"
-                                                                     : std::strerror(number));
+  return failed(path, number, number == EROFS                        ? " is on a read-only file system"
+                              : number == EACCES || number == EPERM  ? " is not writable by this user"
+                              : number == ENOSPC || number == EDQUOT ? " is full; free some room or give the tier another"
+                                                                     : std::string(": ") + std::strerror(number));
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ Result<std::unique_ptr<Directory>> Directory::open(const std::string& path, Dire
   if (auto able = probe(path, made->dir_.get(), mode, made->direct_); !able.ok()) return std::move(able).error();
   if (auto locked = made->lock(); !locked.ok()) return std::move(locked).error();
   if (mode == DirectMode::automatic && !made->direct_) {
-    made->warnings_.push_back("offload directory " + path + ": no direct I/O here; what is kept goes through the page cache");
+    made->warnings_.push_back("offload.directory: " + path + ": no direct I/O here; what is kept goes through the page cache");
   }
   if (auto settled = made->settle_manifest(); !settled.ok()) return std::move(settled).error();
   return Result<std::unique_ptr<Directory>>(std::move(made));
@@ -136,17 +136,17 @@ Result<std::unique_ptr<Directory>> Directory::open(const std::string& path, Dire
 
 Result<void> Directory::lock() {
   lock_ = ipc::UniqueFd(::openat(dir_.get(), kLock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock_) return failed(path_, errno, std::string(kLock) + ": " + std::strerror(errno));
+  if (!lock_) return failed(path_, errno, std::string(": ") + kLock + ": " + std::strerror(errno));
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     std::array<char, 32> who{};
     const ssize_t got = ::pread(lock_.get(), who.data(), who.size() - 1, 0);
     return Error{{Code::busy, Scope::device, EWOULDBLOCK},
-                 "offload directory " + path_ + ": in use by process " + (got > 0 ? who.data() : "?") +
+                 "offload.directory: " + path_ + " is in use by process " + (got > 0 ? who.data() : "?") +
                      "; give each engine a directory of its own"};
   }
   const std::string self = std::to_string(::getpid());
   if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), self.data(), self.size(), 0) < 0) {
-    return failed(path_, errno, std::string(kLock) + ": " + std::strerror(errno));
+    return failed(path_, errno, std::string(": ") + kLock + ": " + std::strerror(errno));
   }
   return {};
 }
@@ -178,7 +178,7 @@ Result<void> Directory::settle_manifest() {
       std::uint64_t id = 0;
       if (is_segment_name(name, id)) continue;
       return Error{{Code::already_exists, Scope::device},
-                   "offload directory " + path_ + ": holds files that are not the tier's (" + name +
+                   "offload.directory: " + path_ + " holds files that are not the tier's (" + name +
                        "); give the tier a directory of its own"};
     }
     return write_manifest();
@@ -186,7 +186,7 @@ Result<void> Directory::settle_manifest() {
   Page page{};
   const bool whole = file && ::pread(file.get(), page.data(), page.size(), 0) == kPageBytes;
   if (whole && decode_manifest(page) == Found::ok) return {};
-  warnings_.push_back("offload directory " + path_ + ": its manifest is damaged or of another version; moved to " + kQuarantine);
+  warnings_.push_back("offload.directory: " + path_ + ": its manifest is damaged or of another version; moved to " + kQuarantine);
   move_aside(kManifest);
   return write_manifest();
 }
@@ -198,7 +198,7 @@ Result<void> Directory::write_manifest() {
   errno = file ? ENOSPC : errno;
   if (!file || !write_page(file.get(), page) || ::fdatasync(file.get()) != 0 ||
       ::renameat(dir_.get(), kNewManifest, dir_.get(), kManifest) != 0 || ::fsync(dir_.get()) != 0) {
-    return failed(path_, errno, std::string(kManifest) + ": " + std::strerror(errno));
+    return failed(path_, errno, std::string(": ") + kManifest + ": " + std::strerror(errno));
   }
   return {};
 }
@@ -237,7 +237,7 @@ std::vector<SegmentFile> Directory::segments() {
     }
   }
   if (quarantined_ > before) {
-    warnings_.push_back("offload directory " + path_ + ": " + std::to_string(quarantined_ - before) +
+    warnings_.push_back("offload.directory: " + path_ + ": " + std::to_string(quarantined_ - before) +
                         " files that are no segments of this version were moved to " + kQuarantine);
   }
   return found;  // names are in the order of ids
@@ -250,7 +250,7 @@ Result<SegmentFile> Directory::create(std::uint64_t id, std::uint64_t bytes) {
   while (::getrandom(&file.header.key, sizeof(file.header.key), 0) != sizeof(file.header.key)) {}
   const auto refuse = [&](int number) {
     ::unlinkat(dir_.get(), kNewSegment, 0);
-    return failed(path_, number, std::string("a new segment: ") + std::strerror(number));
+    return failed(path_, number, std::string(": a new segment: ") + std::strerror(number));
   };
   file.fd = ipc::UniqueFd(::openat(dir_.get(), kNewSegment, open_flags() | O_CREAT | O_EXCL, 0600));
   if (!file.fd) return refuse(errno);

@@ -131,6 +131,9 @@ TEST_CASE("bad input / configuration: --check-config says good with 0 and what i
       {"[transfer]\nkeepalive = \"1 ns\"\n", {":2: transfer.keepalive:", "10 ms to 1 min"}},
       {"[transfer]\ndead_after = \"9223372036854775808 ns\"\n", {":2: transfer.dead_after:", "too large"}},
       {"[transfer]\nkeepalive = \"2 s\"\ndead_after = \"3 s\"\n", {"transfer.dead_after:", "at least twice"}},
+      {"[offload]\ndirectory = \"tier\"\n", {":2: offload.directory:", "must be an absolute path"}},
+      {"[offload]\ndirectory = \"/proc/self/stat\"\n", {":2: offload.directory:", "is not a directory"}},
+      {"[offload]\ndirectory = \"/proc/none\"\n", {":2: offload.directory:", "does not exist; create it"}},
   };
   for (const Case& each : cases) {
     const End end = check(each.config);

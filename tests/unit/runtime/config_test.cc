@@ -139,6 +139,21 @@ TEST_CASE("config / an empty text is no way to say none, a shm path has no folde
   CHECK(says("[[peer]]\ntransport = \"verbs\"\naddress = \"@here\"\n", "k.toml:3: peer.address: \"@here\" needs"));
 }
 
+TEST_CASE("config / a tier needs a folder, room for four segments, and not more of them than files can be open") {
+  CHECK(refusal("[offload]\ndirectory = \"/d\"\n") == "accepted");
+  CHECK(refusal("[offload]\n") == "accepted");
+  CHECK(says("[offload]\ncapacity = \"1 GiB\"\n", "k.toml:2: offload.capacity: without offload.directory there is no tier"));
+  CHECK(says("[offload]\ndirectory = \"here\"\n", "k.toml:2: offload.directory: \"here\" must be an absolute path"));
+  CHECK(says("[offload]\ndirectory = \"\"\n", "leave the key out for no tier"));
+  const std::string at = "[offload]\ndirectory = \"/d\"\n";
+  CHECK(says(at + "capacity = \"200 MiB\"\n", "k.toml:3: offload.capacity: must be at least four times offload.segment"));
+  CHECK(says(at + "segment = \"1 MiB\"\ncapacity = \"1 TiB\"\n", "k.toml:4: offload.capacity: is more than 16384 times"));
+  CHECK(says(at + "segment = \"1048577 B\"\n", "k.toml:3: offload.segment: must be a multiple of 4 KiB"));
+  CHECK(says(at + "coding = \"topk\"\n", "k.toml:3: offload.coding: must be one of full, lossless, int8, int4"));
+  CHECK(says(at + "direct = true\n", "k.toml:3: offload.direct: must be one of auto, on, off"));
+  CHECK(says(at + "slow_after = \"0 s\"\n", "k.toml:3: offload.slow_after"));
+}
+
 TEST_CASE("config / listening beyond loopback needs a key or a word that says so") {
   CHECK(refusal("[tcp]\nlisten = \"127.0.0.1:1\"\n") == "accepted");
   CHECK(refusal("[tcp]\nlisten = \"[::1]:1\"\n") == "accepted");

@@ -161,4 +161,15 @@ TEST_CASE("preflight / lowrank as the policy needs a profile with a basis") {
   CHECK(report(policy + codec_profile(KVRAIL_RECALL_PROFILE)).errors.empty());
 }
 
+TEST_CASE("preflight / the folder of a tier is asked, and nothing is left in it") {
+  const test::TempDir dir;
+  const auto at = [](const std::string& path) { return "[offload]\ndirectory = \"" + path + "\"\n"; };
+  const std::string folder = dir.path("tier");
+  REQUIRE(std::filesystem::create_directory(folder));
+  CHECK(report(at(folder)).errors.empty());
+  CHECK(std::filesystem::is_empty(folder));
+  CHECK(refuses(at(dir.path("absent")), {"k.toml:5: offload.directory: ", "/absent does not exist; create it"}));
+  CHECK(refuses(at(dir.write("file", "x")), {"k.toml:5: offload.directory: ", "is not a directory"}));
+}
+
 }  // namespace kvrail::engine
