@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "engine/config/profile.h"
 #include "engine/tier/file_tier.h"
 
 namespace kvrail::engine {
@@ -53,10 +54,33 @@ Result<void> tier_files(const Config& config) {
                    "; raise the limit (LimitNOFILE=, ulimit -n) or offload.segment"};
 }
 
+namespace {
+
+// What the coding loses by the calibration, or by the built-in figures, at the depth where it is worst.
+Result<std::uint32_t> calibrated_epsilon(const Config& config) {
+  scheduler::DepthLoss loss;
+  if (!config.profile.empty()) {
+    auto profile = load_profile(config.profile);
+    if (!profile.ok()) return std::move(profile).error();
+    loss = loss_of(*profile);
+  }
+  std::uint32_t worst = 0;
+  for (const scheduler::LossProfile& depth : loss.depths) {
+    worst = std::max(worst, depth.media[static_cast<std::size_t>(config.offload_coding)].epsilon_ppm);
+  }
+  return worst;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<TierPort>> create_tier(const Config& config, std::vector<std::string>* warnings) {
   if (config.offload_directory.empty()) return std::unique_ptr<TierPort>();
   if (auto able = tier_files(config); !able.ok()) return std::move(able).error();
-  auto made = tier::FileTier::create(tier_options(config));
+  auto epsilon = calibrated_epsilon(config);
+  if (!epsilon.ok()) return std::move(epsilon).error();
+  tier::TierOptions options = tier_options(config);
+  options.coding_epsilon_ppm = *epsilon;
+  auto made = tier::FileTier::create(options);
   if (!made.ok()) return std::move(made).error();
   if (warnings != nullptr) warnings->insert(warnings->end(), (*made)->warnings().begin(), (*made)->warnings().end());
   return std::unique_ptr<TierPort>(std::move(made).value());

@@ -17,6 +17,7 @@ struct TierOptions {
   std::uint64_t segment_bytes = 64ULL << 20;
   std::uint32_t max_blocks = 1U << 18;
   Medium coding = Medium::full;      // full, lossless, int8, int4
+  std::uint32_t coding_epsilon_ppm = 0;  // what a coding with loss costs at least, as calibrated; measured counts if more
   DirectMode direct = DirectMode::automatic;
   bool uring = true;                 // false: system calls that wait
   std::uint32_t depth = 8;           // buffers of a MiB for reads, and as many for writes

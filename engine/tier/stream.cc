@@ -44,8 +44,9 @@ void write_head(std::byte* frame, Medium medium, std::uint8_t planes, std::uint8
 
 }  // namespace
 
-void RowSource::start(const TierPut& put, Medium coding, Scratch& scratch) {
+void RowSource::start(const TierPut& put, Medium coding, std::uint32_t least_ppm, Scratch& scratch) {
   put_ = put;
+  least_ppm_ = coding == Medium::lossless ? 0 : least_ppm;
   coding_ = codes(coding, put.layout, put.tokens) ? coding : Medium::full;
   scratch_ = &scratch;
   at_ = 0;
@@ -110,7 +111,7 @@ void RowSource::encode_layer() {
       frame_end_ += meta.bytes[plane];
     }
     write_head(frame_.data(), coding_, meta.planes, meta.form, meta.bytes);
-    lost_ppm_ = std::max(lost_ppm_, report.epsilon_ppm);
+    lost_ppm_ = std::max({lost_ppm_, report.epsilon_ppm, least_ppm_});
     return;
   }
   std::memcpy(frame_.data() + kFrameHeadBytes, in.k.data(), in.k.size());

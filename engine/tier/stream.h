@@ -30,7 +30,8 @@ class Scratch {
 
 class RowSource {
  public:
-  void start(const TierPut& put, Medium coding, Scratch& scratch);
+  // `least_ppm`: what a layer that is coded with loss loses at least.
+  void start(const TierPut& put, Medium coding, std::uint32_t least_ppm, Scratch& scratch);
   // Most bytes that the stream can have.
   [[nodiscard]] std::uint64_t bound() const noexcept;
   // The next bytes; fewer than there is room for at the end only.
@@ -50,7 +51,7 @@ class RowSource {
   std::uint32_t layer_ = 0;  // coded: the next to be encoded
   std::vector<std::byte> frame_;
   std::size_t frame_at_ = 0, frame_end_ = 0;
-  std::uint32_t lost_ppm_ = 0;
+  std::uint32_t least_ppm_ = 0, lost_ppm_ = 0;
 };
 
 class RowSink {
