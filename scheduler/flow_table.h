@@ -36,6 +36,8 @@ struct Flow : TimerNode {
   FlowClass flow_class = FlowClass::ordinary;
   bool listed = false;  // in the ring of its level: it has bytes that may be posted
   bool in_turn = false;
+  bool suspended = false;  // while a lane beside its own has something far more urgent
+  std::uint8_t suspensions = 0;
   // Of flows that a reservation pays for: their place among those of it that have something to post.
   BudgetHandle budget;
   Flow* budget_prev = nullptr;

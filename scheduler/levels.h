@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 
+#include "kvrail/base/bits.h"
 #include "scheduler/flow_table.h"
 
 namespace kvrail::scheduler {
@@ -16,6 +17,8 @@ class LevelSet {
  public:
   [[nodiscard]] bool empty() const noexcept { return bitmap_ == 0; }
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
+  // Of the flow whose turn it is; the set is not empty.
+  [[nodiscard]] std::uint32_t top_level() const noexcept { return find_last_set(bitmap_); }
 
   // Puts the flow last in the ring of its level.
   void insert(Flow& flow) noexcept;

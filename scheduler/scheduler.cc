@@ -11,11 +11,12 @@ Scheduler::Scheduler(const SchedulerOptions& options) : state_(std::make_unique<
 Scheduler::~Scheduler() = default;
 
 void Scheduler::lane_up(LaneIndex lane, std::uint64_t rate_hint_bytes_per_s,
-                        TimeNs now_ns) noexcept {
+                        TimeNs now_ns, bool shares) noexcept {
   Lane& it = state_->lane_of(lane);
   KVRAIL_ASSERT(!it.up && it.flows == 0);
   it.up = true;
   it.background_owed = 0;
+  it.shares = shares;
   it.window.start(
       rate_hint_bytes_per_s != 0 ? rate_hint_bytes_per_s : state_->options.initial_rate_bytes_per_s,
       now_ns);
@@ -79,6 +80,7 @@ FlowHandle Scheduler::add_flow(const FlowSpec& spec, TimeNs now_ns) noexcept {
   flow.lane = spec.lane;
   flow.weight = std::max<std::uint32_t>(spec.weight, 1);
   flow.budget = spec.budget;
+  flow.suspensions = spec.suspensions;
   flow.flow_class = spec.critical     ? FlowClass::critical
                     : spec.background ? FlowClass::background
                                       : FlowClass::ordinary;
@@ -200,6 +202,14 @@ TimeNs Scheduler::next_timer_ns() const noexcept {
 
 std::uint32_t Scheduler::level_of(FlowHandle flow) const noexcept {
   return state_->flow_of(flow).level;
+}
+
+std::uint8_t Scheduler::suspensions_of(FlowHandle flow) const noexcept {
+  return state_->flow_of(flow).suspensions;
+}
+
+std::uint64_t Scheduler::suspensions() const noexcept {
+  return state_->suspensions;
 }
 
 std::uint64_t Scheduler::urgency_milli(FlowHandle flow, TimeNs now_ns) const noexcept {

@@ -45,6 +45,7 @@ struct FlowSpec {
   TimeNs deadline_ns = 0;   // absolute, 0 = none
   bool critical = false;    // always overtakes
   bool background = false;  // lowest, but >= 5 % of a lane
+  std::uint8_t suspensions = 0;  // that it has had: on another lane, before its lane was lost
   BudgetHandle budget;      // of this lane, or none: its bytes go before all else while the budget lasts
 };
 
@@ -75,6 +76,10 @@ struct SchedulerOptions {
   // 0.5 GB/s at 1 ms, where two chunks cover that anyway; on faster lanes it buys throughput under
   // irregular polling with latency for critical traffic.
   TimeNs least_window_ns = 0;
+  // A flow of which less than this has been posted makes way for one that is far more urgent on another lane of the same
+  // interface, so many times at most. 0: never.
+  std::uint32_t suspend_below_ppm = 400'000;
+  std::uint8_t most_suspensions = 3;
 };
 
 struct LaneEstimate {
@@ -93,7 +98,8 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
   ~Scheduler();
 
-  void lane_up(LaneIndex lane, std::uint64_t rate_hint_bytes_per_s, TimeNs now_ns) noexcept;
+  // shares: its bytes go through the interface of this node, as those of the other lanes that do.
+  void lane_up(LaneIndex lane, std::uint64_t rate_hint_bytes_per_s, TimeNs now_ns, bool shares = true) noexcept;
   void lane_down(LaneIndex lane) noexcept;  // its flows must have been removed
 
   // Reservations of a lane, at most kMostBudgets each; they end with it. Closing one leaves its flows as ordinary ones.
@@ -126,6 +132,8 @@ class Scheduler {
   // For `explain`: the flow's level (0..63) and urgency in thousandths now.
   [[nodiscard]] std::uint32_t level_of(FlowHandle flow) const noexcept;
   [[nodiscard]] std::uint64_t urgency_milli(FlowHandle flow, TimeNs now_ns) const noexcept;
+  [[nodiscard]] std::uint8_t suspensions_of(FlowHandle flow) const noexcept;
+  [[nodiscard]] std::uint64_t suspensions() const noexcept;  // of all flows ever
 
  private:
   struct State;

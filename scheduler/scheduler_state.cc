@@ -100,7 +100,36 @@ void Scheduler::State::promote(Flow& flow, TimeNs now_ns) noexcept {
 
 // ---- choosing and posting ----
 
-Scheduler::State::Next Scheduler::State::next_flow(Lane& lane, TimeNs now_ns) noexcept {
+std::uint32_t Scheduler::State::top_level_beside(const Lane& lane) const noexcept {
+  std::uint32_t top = 0;
+  for (std::size_t word = 0; word < busy.size(); ++word) {
+    for (std::uint64_t bits = busy[word]; bits != 0; bits &= bits - 1) {
+      const Lane& other = *lanes[word * 64 + find_first_set(bits)];
+      // A lane that is much slower has its limit elsewhere: making way for it would leave the interface idle.
+      if (&other == &lane || !other.shares || 2 * other.planned_rate < lane.planned_rate) continue;
+      if (!other.classes[static_cast<std::size_t>(FlowClass::critical)].empty()) return kMostSuspendingLevel;
+      const LevelSet& ordinary = other.classes[static_cast<std::size_t>(FlowClass::ordinary)];
+      if (!ordinary.empty()) top = std::max(top, ordinary.top_level());
+    }
+  }
+  return std::min(top, kMostSuspendingLevel);
+}
+
+// Its cursor stays where it is, and it goes on from there.
+bool Scheduler::State::makes_way(const Lane& lane, Flow& flow, std::uint32_t& beside) noexcept {
+  if (!lane.shares || (!flow.suspended && flow.suspensions >= options.most_suspensions)) return false;
+  if (mul_div(flow.cursor, 1'000'000, flow.total) >= options.suspend_below_ppm) return false;
+  if (beside == kUnknown) beside = top_level_beside(lane);
+  const bool suspended = beside >= flow.level + kSuspendingLevels;
+  if (suspended && !flow.suspended) {
+    ++flow.suspensions;
+    ++suspensions;
+  }
+  flow.suspended = suspended;
+  return suspended;
+}
+
+Scheduler::State::Next Scheduler::State::next_flow(Lane& lane, TimeNs now_ns, std::uint32_t& beside) noexcept {
   const std::uint32_t chunk = lane.window.chunk_bytes();
   const std::uint64_t turn_cap = lane.turn_cap_bytes;
   if (lane.reserved_flows > 0) {
@@ -119,7 +148,8 @@ Scheduler::State::Next Scheduler::State::next_flow(Lane& lane, TimeNs now_ns) no
   const bool owed = !background.empty() && lane.background_owed >= kBackgroundShare * chunk;
   LevelSet& set = owed || ordinary.empty() ? background : ordinary;
   Flow* const flow = set.turn(chunk, turn_cap);
-  if (flow == nullptr || !lane.window.may_post_bulk(next_length(*flow, chunk))) return {};
+  if (flow == nullptr || (!owed && makes_way(lane, *flow, beside))) return {};
+  if (!lane.window.may_post_bulk(next_length(*flow, chunk))) return {};
   return {flow, nullptr};
 }
 
@@ -159,9 +189,10 @@ std::size_t Scheduler::State::fill_lane(LaneIndex index, TimeNs now_ns,
                                         std::span<PostAction> actions) noexcept {
   Lane& lane = lane_of(index);
   lane.window.tick(now_ns);
+  std::uint32_t beside = kUnknown;
   std::size_t count = 0;
   while (count < actions.size()) {
-    const Next next = next_flow(lane, now_ns);
+    const Next next = next_flow(lane, now_ns, beside);
     if (next.flow == nullptr) break;
     post(lane, next, now_ns, actions[count++]);
   }

@@ -21,6 +21,11 @@ namespace kvrail::scheduler {
 
 // Chunks that one lane takes before the next lane gets its turn within a step.
 inline constexpr std::uint32_t kLaneBurst = 8;
+// So many levels more are at least four times the urgency, since 1.15^10 = 4.05.
+inline constexpr std::uint32_t kSuspendingLevels = 10;
+// What any urgency counts for at most there, and what critical bytes do: that of a flow whose slack is used up (28). So
+// nobody makes way any more who has waited until base + e^t is 1.15^14 = 7.08: less than 2 s, whatever comes.
+inline constexpr std::uint32_t kMostSuspendingLevel = 23;
 
 struct Lane {
   explicit Lane(const ChunkBounds& bounds) : window(bounds) {}
@@ -37,6 +42,7 @@ struct Lane {
   }
 
   bool up = false;
+  bool shares = true;
   std::uint32_t flows = 0;
   InFlightWindow window;
   std::array<LevelSet, kClasses> classes;
@@ -87,7 +93,12 @@ struct Scheduler::State {
     Flow* flow = nullptr;
     Budget* paid_by = nullptr;
   };
-  [[nodiscard]] Next next_flow(Lane& lane, TimeNs now_ns) noexcept;
+  // The most urgent that waits on other lanes through the same interface: looked for once in a lane's turn, when it is
+  // first asked for. kUnknown before.
+  static constexpr std::uint32_t kUnknown = ~std::uint32_t{0};
+  [[nodiscard]] std::uint32_t top_level_beside(const Lane& lane) const noexcept;
+  [[nodiscard]] bool makes_way(const Lane& lane, Flow& flow, std::uint32_t& beside) noexcept;
+  [[nodiscard]] Next next_flow(Lane& lane, TimeNs now_ns, std::uint32_t& beside) noexcept;
   void post(Lane& lane, const Next& next, TimeNs now_ns, PostAction& action) noexcept;
   [[nodiscard]] std::size_t fill_lane(LaneIndex index, TimeNs now_ns,
                                       std::span<PostAction> actions) noexcept;
@@ -101,6 +112,7 @@ struct Scheduler::State {
   std::vector<std::uint64_t> busy;  // lanes with something to post
   LaneIndex turn_lane = 0;          // whose turn it is
   std::uint32_t turn_left = kLaneBurst;
+  std::uint64_t suspensions = 0;
 };
 
 }  // namespace kvrail::scheduler

@@ -158,6 +158,7 @@ Readers runtime_readers(Config& c) {
           {"core", integer(c.core, 0, 4095)},
           {"lane_core", integer(c.lane_core, 0, 4095)},
           {"slice", measure(c.slice_ns, parse_duration, 5 * kMillisecondNs, 20 * kMillisecondNs, "5 ms to 20 ms")},
+          {"suspend_below_percent", integer(c.suspend_below_percent, 0, 50)},
           {"drain", measure(c.drain_ns, parse_duration, kMillisecondNs, 600 * kSecondNs, "1 ms to 10 min")}};
 }
 

@@ -51,6 +51,7 @@ struct Config {
   std::int32_t core = -1;          // pin the scheduler worker; -1: do not pin
   std::int32_t lane_core = -1;     // dedicated mode: pin the lane worker
   TimeNs slice_ns = 10 * kMillisecondNs;
+  std::uint32_t suspend_below_percent = 40;
   TimeNs drain_ns = 10 * kSecondNs;
   // [attach]
   std::string socket = "/run/kvrail/kvraild.sock";

@@ -84,6 +84,7 @@ void Node::Core::explain_out(const Outgoing& out, std::uint64_t bytes, TimeNs ob
   row.observed_ns = observed_ns;
   row.level = out.level;
   row.urgency_milli = out.urgency_milli;
+  row.suspensions = out.suspensions;
   row.status = out.status;
   if (out.candidate_count == 0 && *out.why_none != '\0') {  // nobody else knows why
     row.line_count = 1;
@@ -280,6 +281,7 @@ void Node::Core::refresh_status() noexcept {
   const std::uint64_t copied = counters_.copied_bytes;
   data.counters = counters_;
   data.counters.copied_bytes = copied + store.copied_bytes;
+  data.counters.suspensions = scheduler_.suspensions();
   data.blocks = store.blocks;
   data.versions = store.versions;
   data.deliveries = store.deliveries;

@@ -154,7 +154,7 @@ void Node::Core::on_lane_up(std::uint32_t transport, const Event& event) noexcep
   lane.serial = ++lanes_up_;
   p.lanes |= std::uint64_t{1} << handle.index;
   lane_ids_.insert({transport, event.lane.packed()}, handle.index);
-  scheduler_.lane_up(handle.index, options_.lane_rate_hint_bytes_per_s, now_);
+  scheduler_.lane_up(handle.index, options_.lane_rate_hint_bytes_per_s, now_, !transports_[transport]->caps().same_machine);
   const std::uint32_t credits = transports_[transport]->caps().max_chunks_in_flight;
   arbiter_.open_lane(handle.index, credits, kControlCredits);
   if (dial != kNoIndex) {

@@ -231,6 +231,7 @@ void Node::Core::add_span_flow(std::uint32_t index) noexcept {
   spec.deadline_ns = out.deadline_ns != 0 ? out.deadline_ns : task_deadline(out.task);
   spec.critical = out.critical;
   spec.background = out.background;
+  spec.suspensions = out.suspensions;
   spec.budget = budget_of(out);
   out.posted_end = span.begin;
   out.flow = scheduler_.add_flow(spec, now_);
@@ -241,6 +242,7 @@ void Node::Core::drop_flow(Outgoing& out) noexcept {
   if (!out.flow.valid()) return;
   out.level = scheduler_.level_of(out.flow);
   out.urgency_milli = scheduler_.urgency_milli(out.flow, now_);
+  out.suspensions = scheduler_.suspensions_of(out.flow);
   scheduler_.remove_flow(out.flow);
   out.flow = scheduler::FlowHandle{};
 }

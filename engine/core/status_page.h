@@ -53,6 +53,7 @@ struct StatusCounters {
   std::uint64_t laters = 0;              // receiver was full
   std::uint64_t rejects = 0;
   std::uint64_t queries = 0;
+  std::uint64_t suspensions = 0;         // times that a transfer made way for a more urgent one on another lane
   std::uint64_t resumes = 0;             // transfers that went on from their cursor
   std::uint64_t corrupt_units = 0;
   std::uint64_t lane_losses = 0;
@@ -172,7 +173,8 @@ struct StatusTransfer {
   std::uint32_t line_count = 0;
   std::uint64_t urgency_milli = 0;
   std::uint32_t epsilon_ppm = 0;
-  std::uint32_t reservation = 0;         // that it was sent by, 0: none
+  std::uint16_t reservation = 0;         // that it was sent by, 0: none
+  std::uint16_t suspensions = 0;         // times that it made way for others
   Status status;
   StatusCostLine lines[kStatusCostLines];
 };

@@ -176,6 +176,7 @@ struct Outgoing {
   bool outcome_pending = false;         // an OUTCOME that came while chunks were in flight
   const char* why_none = "";            // nothing can be offered; static text, for explain
   std::uint32_t level = 0;              // likewise
+  std::uint8_t suspensions = 0;         // so far; its flow counts on
   std::uint64_t urgency_milli = 0;
 
   // Summary bytes, kept until DONE so that a lost lane doesn't cost another call-back.

@@ -33,7 +33,7 @@ Json counters_of(const StatusCounters& c) {
           {"delta_transfers", c.delta_transfers}, {"payload_bytes_out", c.payload_bytes_out},
           {"payload_bytes_in", c.payload_bytes_in}, {"copied_bytes", c.copied_bytes},
           {"encoded_bytes", c.encoded_bytes}, {"decoded_bytes", c.decoded_bytes}, {"foreign_encodings", c.foreign_encodings}, {"laters", c.laters},
-          {"rejects", c.rejects}, {"queries", c.queries}, {"resumes", c.resumes},
+          {"rejects", c.rejects}, {"queries", c.queries}, {"resumes", c.resumes}, {"suspensions", c.suspensions},
           {"corrupt_units", c.corrupt_units}, {"lane_losses", c.lane_losses}, {"peer_deaths", c.peer_deaths},
           {"peer_restarts", c.peer_restarts}, {"duplicate_lanes", c.duplicate_lanes},
           {"malformed_frames", c.malformed_frames}, {"unknown_messages", c.unknown_messages},
@@ -145,7 +145,7 @@ Json transfer_of(const StatusTransfer& row) {
           {"missing_blocks", row.missing_blocks}, {"bytes", row.bytes}, {"submitted_ns", row.submitted_ns},
           {"ended_ns", row.ended_ns}, {"predicted_ns", row.predicted_ns}, {"observed_ns", row.observed_ns},
           {"recompute_ns", row.recompute_ns}, {"level", row.level}, {"urgency_milli", row.urgency_milli},
-          {"epsilon_ppm", row.epsilon_ppm}, {"reservation", row.reservation}, {"status", name(row.status.code)}, {"detail", row.status.detail},
+          {"epsilon_ppm", row.epsilon_ppm}, {"reservation", row.reservation}, {"suspensions", row.suspensions}, {"status", name(row.status.code)}, {"detail", row.status.detail},
           {"lines", lines}};
 }
 

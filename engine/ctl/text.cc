@@ -109,6 +109,7 @@ std::string status_text(const StatusData& data) {
       {"copied", bytes_text(c.copied_bytes), ""},
       {"codecs", bytes_text(c.encoded_bytes) + " encoded", bytes_text(c.decoded_bytes) + " decoded"},
       {"answers", number(c.laters) + " later", number(c.rejects) + " rejects"},
+      {"suspended", number(c.suspensions) + " times", number(c.resumes) + " resumed after a loss"},
       {"faults", number(c.corrupt_units) + " corrupt units", number(c.malformed_frames) + " malformed frames, " + number(c.lane_losses) + " lane losses, " + number(c.peer_deaths) + " peer deaths"},
   };
   return table(rows) + "\n" + nodes_text(data);
@@ -219,8 +220,9 @@ std::string text_of(const StatusData& data, const StatusTransfer& row) {
   out += std::string("'") + text_of(row.context) + "' version " + number(row.version) + " from " + text_of(row.from) + " to " + text_of(row.to) + "\n";
   out += "  task " + (row.task == 0 ? "-" : number(row.task)) + ", peer " + node_text(row.peer_node) +
          (row.critical != 0 ? ", critical" : row.background != 0 ? ", background" : "") + (row.eager != 0 ? ", eager" : "") +
-         (row.resumed != 0 ? ", resumed" : "") + "\n";
-  out += "  urgency " + format("%.3f", static_cast<double>(row.urgency_milli) * 1e-3) + ", level " + number(row.level) + "\n";
+         (row.resumed != 0 ? ", resumed" : "") + (row.reservation != 0 ? ", by reservation " + number(row.reservation) : "") + "\n";
+  out += "  urgency " + format("%.3f", static_cast<double>(row.urgency_milli) * 1e-3) + ", level " + number(row.level) +
+         (row.suspensions != 0 ? ", made way for others " + number(row.suspensions) + " times" : "") + "\n";
   out += "  " + number(row.total_tokens) + " tokens in " + number(row.total_blocks) + " blocks, " + number(row.missing_blocks) + " missing at the receiver\n";
   out += "  sent as " + medium_text(row.medium) + " (wish: " + medium_text(row.wish) + "), " + bytes_text(row.bytes) +
          format(", epsilon %.6f", row.epsilon_ppm * 1e-6) + "\n";

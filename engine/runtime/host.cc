@@ -160,6 +160,7 @@ NodeOptions Host::node_options() const {
   options.store = store_options(config_);
   options.store.lowrank = lowrank_;
   options.scheduler.slice_ns = config_.slice_ns;
+  options.scheduler.suspend_below_ppm = config_.suspend_below_percent * 10'000;
   options.loss = loss_;
   options.protection = protection_;
   options.integrity = config_.integrity;

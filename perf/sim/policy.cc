@@ -17,6 +17,7 @@ constexpr std::array kPolicies{
     Policy{"fifo", Choice::priced, Medium::automatic, Order::fifo},
     Policy{"kvrail", Choice::priced, Medium::automatic, Order::scheduled},
     Policy{"no_hysteresis", Choice::priced, Medium::automatic, Order::scheduled, false, false},
+    Policy{"no_suspending", Choice::priced, Medium::automatic, Order::scheduled, true, false, false},
 };
 
 }  // namespace

@@ -28,6 +28,7 @@ struct Policy {
   Order order = Order::scheduled;
   bool hysteresis = true;
   bool by_default = true;  // runs when no policies are named
+  bool suspends = true;    // of kvrail's order
 };
 
 [[nodiscard]] std::span<const Policy> policies();

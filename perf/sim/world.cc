@@ -67,6 +67,7 @@ void World::make_lanes() {
     options.max_flows = std::min(sent[node] + 1, kMostFlows);
     options.min_chunk_bytes = scenario_.least_chunk_bytes;
     options.max_budgets = options.max_lanes;
+    if (policy_.order != Order::scheduled || !policy_.suspends) options.suspend_below_ppm = 0;
     options.max_chunk_bytes = std::max(options.max_chunk_bytes, scenario_.least_chunk_bytes);
     sender.order = std::make_unique<scheduler::Scheduler>(options);
     for (const std::uint32_t lane : sender.lanes)

@@ -30,6 +30,7 @@ idle = "spin"
 core = 0
 lane_core = 1
 slice = "5 ms"
+suspend_below_percent = 30
 [attach]
 socket = "/tmp/a.sock"
 [[attach.tenant]]
@@ -57,6 +58,7 @@ transport = "shm"
   CHECK(c.node_id == 7);
   CHECK(c.mode == WorkerMode::dedicated);
   CHECK(c.slice_ns == 5 * kMillisecondNs);
+  CHECK(c.suspend_below_percent == 30);
   CHECK(c.receive_arena_bytes == 1ULL << 30);
   CHECK(c.pacing_bytes_per_s == 125'000'000);
   CHECK(c.policy == Medium::int8);
