@@ -16,7 +16,8 @@ TimeNs PrefetchPlan::start_ns(const PrefetchHint& hint) noexcept {
 
 ValueIndex::LogValue PrefetchPlan::value_of(const PrefetchHint& hint, TimeNs now_ns) noexcept {
   return ValueIndex::hinted_value({.bytes = hint.bytes, .restore_ns = hint.restore_ns, .hit_ns = 0},
-                                  hint.probability_ppm, hint.when_ns - now_ns);
+                                  hint.probability_ppm,
+                                  ValueIndex::residency_ns(hint.when_ns - now_ns, hint.spread_ns));
 }
 
 PrefetchPlan::Slot* PrefetchPlan::find(std::uint64_t agent, std::uint64_t context) noexcept {
@@ -27,15 +28,18 @@ PrefetchPlan::Slot* PrefetchPlan::find(std::uint64_t agent, std::uint64_t contex
   return nullptr;
 }
 
-PrefetchPlan::Slot* PrefetchPlan::place_for(const PrefetchHint& hint) noexcept {
+PrefetchPlan::Slot* PrefetchPlan::place_for(const PrefetchHint& hint, TimeNs now_ns) noexcept {
   Slot* least = nullptr;
+  Slot* overdue = nullptr;
   for (std::uint32_t i = 0; i < capacity_; ++i) {
     Slot& slot = slots_[i];
     if (slot.step == Step::none) return &slot;
+    if (slot.step == Step::held && slot.over_ns <= now_ns && overdue == nullptr) overdue = &slot;
     if (slot.step != Step::waiting) continue;
     if (least == nullptr || slot.hint.probability_ppm < least->hint.probability_ppm) least = &slot;
   }
-  if (least == nullptr || least->hint.probability_ppm >= hint.probability_ppm) return nullptr;
+  if (overdue != nullptr) least = overdue;
+  if (least == nullptr || (least != overdue && least->hint.probability_ppm >= hint.probability_ppm)) return nullptr;
   static_cast<void>(close(*least, false));
   return least;
 }
@@ -43,7 +47,7 @@ PrefetchPlan::Slot* PrefetchPlan::place_for(const PrefetchHint& hint) noexcept {
 bool PrefetchPlan::expect(const PrefetchHint& hint, TimeNs now_ns) noexcept {
   Slot* slot = find(hint.agent, hint.context);
   if (slot == nullptr) {
-    slot = place_for(hint);
+    slot = place_for(hint, now_ns);
     if (slot == nullptr) return false;
     ++slot->generation;
     slot->step = Step::waiting;
@@ -54,7 +58,7 @@ bool PrefetchPlan::expect(const PrefetchHint& hint, TimeNs now_ns) noexcept {
   slot->hint = hint;
   slot->hint.bytes = bytes;
   slot->hint.when_ns = std::clamp(hint.when_ns, now_ns, kNever / 2);
-  slot->over_ns = slot->hint.when_ns + std::max(kLeastGraceNs, (slot->hint.when_ns - now_ns) / 4);
+  slot->over_ns = slot->hint.when_ns + ValueIndex::grace_ns(slot->hint.when_ns - now_ns, hint.spread_ns);
   return true;
 }
 
@@ -96,6 +100,12 @@ PrefetchPlan::Slot* PrefetchPlan::at(Id id) noexcept {
   return slot.generation == id.generation && slot.step != Step::none ? &slot : nullptr;
 }
 
+const PrefetchHint* PrefetchPlan::hint_of(Id id) const noexcept {
+  if (id.slot >= capacity_) return nullptr;
+  const Slot& slot = slots_[id.slot];
+  return slot.generation == id.generation && slot.step != Step::none ? &slot.hint : nullptr;
+}
+
 void PrefetchPlan::arrived(Id id) noexcept {
   if (Slot* const slot = at(id); slot != nullptr && slot->step == Step::running) slot->step = Step::held;
 }
@@ -129,7 +139,8 @@ PrefetchPlan::Item PrefetchPlan::cancel(std::uint64_t agent, std::uint64_t conte
 std::optional<PrefetchPlan::Item> PrefetchPlan::expire(TimeNs now_ns) noexcept {
   for (std::uint32_t i = 0; i < capacity_; ++i) {
     Slot& slot = slots_[i];
-    if (slot.step != Step::none && slot.over_ns <= now_ns) return close(slot, false);
+    const bool pending = slot.step == Step::waiting || slot.step == Step::running;
+    if (pending && slot.over_ns <= now_ns) return close(slot, false);
   }
   return std::nullopt;
 }

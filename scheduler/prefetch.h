@@ -17,15 +17,15 @@ namespace kvrail::scheduler {
 struct PrefetchHint {
   std::uint64_t agent = 0, context = 0;
   std::uint32_t probability_ppm = 0;
-  TimeNs when_ns = 0;
+  TimeNs when_ns = 0;  // the earliest that is likely
   TimeNs restore_ns = 0;
   std::uint64_t bytes = 0;
+  TimeNs spread_ns = 0;  // by which that may be later
 };
 
 class PrefetchPlan {
  public:
   static constexpr std::uint32_t kLeastProbabilityPpm = 500'000;
-  static constexpr TimeNs kLeastGraceNs = kSecondNs;  // a hint is over then, or a quarter of the announced time, past it
   static constexpr TimeNs kNever = INT64_MAX;
 
   struct Id {
@@ -51,7 +51,8 @@ class PrefetchPlan {
   explicit PrefetchPlan(std::uint32_t capacity);
 
   // Takes the place of an earlier hint for the same agent and context: one that waits is planned anew, what runs or is
-  // held stays so. In a full table the least probable one that waits gives way. False: this is that one.
+  // held stays so. In a full table one that lies there past its time gives way, else the least probable one that waits. False:
+  // this is that one.
   bool expect(const PrefetchHint& hint, TimeNs now_ns) noexcept;
   // What to start now; it is running from here. Call until there is none.
   [[nodiscard]] std::optional<Item> next(TimeNs now_ns, const Room& room) noexcept;
@@ -59,6 +60,9 @@ class PrefetchPlan {
   [[nodiscard]] bool may_displace(Id id, ValueIndex::LogValue victim, TimeNs now_ns) const noexcept;
   // When next() should be asked again at the latest, if nothing else happens; a time that has passed: as soon as there is room.
   [[nodiscard]] TimeNs next_start_ns() const noexcept;
+
+  // nullptr: it is over. Until the next call that is not const.
+  [[nodiscard]] const PrefetchHint* hint_of(Id id) const noexcept;
 
   // Its last byte is there.
   void arrived(Id id) noexcept;
@@ -68,7 +72,8 @@ class PrefetchPlan {
   Item used(std::uint64_t agent, std::uint64_t context) noexcept;
   // The hint is withdrawn. What is running is to be stopped by the caller.
   Item cancel(std::uint64_t agent, std::uint64_t context) noexcept;
-  // One whose time has passed without use; call until there is none. What is running is to be stopped by the caller.
+  // One that waits or runs and whose time has passed; call until there is none. What is running is to be stopped by the
+  // caller. What is held stays: it may be used yet, and if it goes before that, lost() tells.
   [[nodiscard]] std::optional<Item> expire(TimeNs now_ns) noexcept;
 
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
@@ -84,7 +89,7 @@ class PrefetchPlan {
   [[nodiscard]] static TimeNs start_ns(const PrefetchHint& hint) noexcept;
   [[nodiscard]] static ValueIndex::LogValue value_of(const PrefetchHint& hint, TimeNs now_ns) noexcept;
   [[nodiscard]] Slot* find(std::uint64_t agent, std::uint64_t context) noexcept;
-  [[nodiscard]] Slot* place_for(const PrefetchHint& hint) noexcept;
+  [[nodiscard]] Slot* place_for(const PrefetchHint& hint, TimeNs now_ns) noexcept;
   [[nodiscard]] Id id_of(const Slot& slot) const noexcept {
     return {static_cast<std::uint32_t>(&slot - slots_.get()), slot.generation};
   }

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::int64_t kLowestOctave = -72;     // of V: a use in a day of what saves least is above it
 constexpr std::int64_t kLowestCostOctave = -8;  // of ns saved per byte
-constexpr TimeNs kLeastGraceNs = kSecondNs;
 
 std::uint8_t cost_octave(const EntryCost& cost, std::uint32_t octaves) noexcept {
   if (cost.restore_ns <= cost.hit_ns) return 0;
@@ -276,7 +275,8 @@ ValueIndex::LogValue ValueIndex::hinted_log(std::uint32_t cost, std::uint32_t pr
   return log2_q32(std::min(probability_ppm, kMillion)) - log2_q32(kMillion) - log2_q32(residency) + cost_log_q32(cost);
 }
 
-bool ValueIndex::hint(Handle handle, std::uint32_t probability_ppm, TimeNs when_ns, TimeNs now_ns) noexcept {
+bool ValueIndex::hint(Handle handle, std::uint32_t probability_ppm, TimeNs when_ns, TimeNs now_ns,
+                      TimeNs spread_ns) noexcept {
   Entry& entry = entries_[handle];
   KVRAIL_ASSERT(handle < capacity_ && entry.present);
   advance(now_ns);
@@ -289,7 +289,8 @@ bool ValueIndex::hint(Handle handle, std::uint32_t probability_ppm, TimeNs when_
   own.handle = handle;
   own.probability_ppm = probability_ppm;
   own.when_ns = std::max(when_ns, now_ns);
-  own.over_ns = own.when_ns + std::max(kLeastGraceNs, (own.when_ns - now_ns) / 4);
+  own.spread_ns = spread_ns;
+  own.over_ns = own.when_ns + grace_ns(own.when_ns - now_ns, spread_ns);
   unlink(handle);
   place_by_hint(handle, now_ns);
   return true;
@@ -302,7 +303,7 @@ void ValueIndex::place_by_hint(Handle handle, TimeNs now_ns) noexcept {
   hint_times_.cancel(own);
   hint_times_.arm(own, left_ns / 2 >= kLeastResidencyNs ? own.when_ns - left_ns / 2 : own.over_ns);
   if (entry.pins > 0) return;
-  const LogValue value = hinted_log(entry.cost, own.probability_ppm, left_ns);
+  const LogValue value = hinted_log(entry.cost, own.probability_ppm, residency_ns(left_ns, own.spread_ns));
   const std::int64_t octave = (value - kLowestOctave * kOneQ32) >> 32;
   link_newest(kLearnedCells + static_cast<std::uint32_t>(std::clamp<std::int64_t>(octave, 0, kHintCells - 1)), handle);
 }

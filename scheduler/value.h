@@ -13,6 +13,7 @@
 // a cell's entries are ordered by time of use, oldest last.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -52,9 +53,9 @@ class ValueIndex {
   void remove(Handle handle) noexcept;
   void set_cost(Handle handle, const EntryCost& cost, TimeNs now_ns) noexcept;
 
-  // It will be used at `when` with that probability: V from this alone, until its next use, or until a quarter of the
-  // announced time (at least 1 s) has passed over `when`. Another hint replaces it. False: too many hints.
-  bool hint(Handle handle, std::uint32_t probability_ppm, TimeNs when_ns, TimeNs now_ns) noexcept;
+  // It will be used at `when` with that probability: V from this alone, until its next use, or until it is over: a quarter of
+  // the announced time past `when`, or 3 spreads, at least 1 s. `when` is the earliest that is likely. Another hint replaces it. False: too many hints.
+  bool hint(Handle handle, std::uint32_t probability_ppm, TimeNs when_ns, TimeNs now_ns, TimeNs spread_ns = 0) noexcept;
   void forget_hint(Handle handle, TimeNs now_ns) noexcept;
 
   // While pinned, by any number of users, it is no victim. The end of the last pin counts as the time of its use.
@@ -81,6 +82,16 @@ class ValueIndex {
 
   static constexpr std::uint32_t kCosts = 16;  // octaves of ns saved per byte, from 2^-8 on
   static constexpr std::uint32_t kBucketsPerOctave = 8;  // of V
+  // How long it must be expected to lie there still.
+  [[nodiscard]] static constexpr TimeNs residency_ns(TimeNs until_when_ns, TimeNs spread_ns) noexcept {
+    return std::max<TimeNs>(until_when_ns, 0) + std::clamp<TimeNs>(spread_ns, 0, kMostSpreadNs);
+  }
+  // How long past `when` a hint holds.
+  [[nodiscard]] static constexpr TimeNs grace_ns(TimeNs lead_ns, TimeNs spread_ns) noexcept {
+    const TimeNs most = std::max(lead_ns / 4, std::clamp<TimeNs>(spread_ns, 0, kMostSpreadNs) * 3);
+    return std::max(kLeastGraceNs, most);
+  }
+  static constexpr TimeNs kLeastGraceNs = kSecondNs, kMostSpreadNs = 86'400 * kSecondNs;
   static constexpr TimeNs kLeastResidencyNs = 100'000'000;
 
  private:
@@ -112,7 +123,7 @@ class ValueIndex {
   struct Hint : TimerNode {  // due: when its V doubles, or it is over
     std::uint32_t handle = kNone, next_free = kNone;
     std::uint32_t probability_ppm = 0;
-    TimeNs when_ns = 0, over_ns = 0;
+    TimeNs when_ns = 0, spread_ns = 0, over_ns = 0;
   };
 
   [[nodiscard]] static std::uint32_t cell_of(std::uint32_t use_class, std::uint32_t cost, std::uint32_t age) noexcept {

@@ -57,6 +57,28 @@ void add_point(const Point& point, Json& out) {
   out["clairvoyant_mean_ms"] = point.bounds ? Json(point.bounds->clairvoyant_ms) : Json(nullptr);
 }
 
+Json json_of(const MemoryFigures& it) {
+  return Json{{"task_mean_ms", it.task_mean_ms},
+              {"restore_exposed_ms", it.restore_exposed_ms},
+              {"prefetch_wasted", it.prefetch_wasted},
+              {"turns", it.turns},
+              {"waited", it.waited},
+              {"late", it.late},
+              {"restored_bytes", it.restored_bytes},
+              {"prefetched_bytes", it.prefetched_bytes}};
+}
+
+std::string table_of(const MemoryReport& memory) {
+  const auto line = [](const char* name, const MemoryFigures& it) {
+    return fmt::format("{:<14}{:>10.1f}{:>22.2f}{:>14.3f}{:>10}{:>14.1f}\n", name, it.task_mean_ms, it.restore_exposed_ms,
+                       it.prefetch_wasted, it.waited, static_cast<double>(it.restored_bytes) / 1e9);
+  };
+  return fmt::format("{:<14}{:>10}{:>22}{:>14}{:>10}{:>14}\n", "bounded memory", "task ms", "restore exposed ms", "wasted",
+                     "waited", "restored GB") +
+         line("on demand", memory.off) + line("prefetch", memory.on) +
+         fmt::format("of the wait for restores {:.3f} is hidden\n", memory.restore_hidden());
+}
+
 std::string bar(double value, double most) {
   const auto width = static_cast<std::size_t>(value / most * static_cast<double>(kBarWidth) + 0.5);
   return std::string(std::min(width, kBarWidth), '#') + (width > kBarWidth ? "+" : "");
@@ -102,6 +124,13 @@ std::string json_report(const Report& report) {
       add_point(point, entry);
     }
   }
+  if (report.memory) {
+    out["prefetch"] = Json{{"restore_exposed_ms", report.memory->on.restore_exposed_ms},
+                           {"restore_hidden", report.memory->restore_hidden()},
+                           {"prefetch_wasted", report.memory->on.prefetch_wasted},
+                           {"off", json_of(report.memory->off)},
+                           {"on", json_of(report.memory->on)}};
+  }
   out["simulator"] = Json{{"transfers", report.transfers}, {"wall_s", report.wall_s}, {"transfers_per_minute", per_minute(report)}};
   return out.dump(2) + "\n";
 }
@@ -111,6 +140,7 @@ std::string table_report(const Report& report) {
   for (const std::string& line : report.arithmetic) text += "  " + line + "\n";
   text += table_of(report.main);
   for (const Point& point : report.sweep) text += table_of(point);
+  if (report.memory) text += table_of(*report.memory);
   text += fmt::format("{} transfers in {:.2f} s: {:.0f} a minute\n", report.transfers, report.wall_s, per_minute(report));
   return text;
 }

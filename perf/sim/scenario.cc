@@ -156,6 +156,16 @@ Readers cluster_readers(Cluster& it) {
           {"codec_takes_time", flag(it.codec_takes_time)}};
 }
 
+Readers memory_readers(MemoryBound& it) {
+  return {{"fraction", number(it.fraction, 0, 1)},
+          {"restore", unit(it.restore_bytes_per_s, engine::parse_rate)},
+          {"pause_s", number(it.pause_s, 0, 1e6)},
+          {"tasks", count(it.tasks, 1, 100'000)},
+          {"sessions", count(it.sessions, 1, 1000)},
+          {"announce_s", number(it.announce_s, 0, 1e4)},
+          {"skip", number(it.skip, 0, 1)}};
+}
+
 Readers top_readers(Scenario& it) {
   return {{"name", text(it.name)},
           {"models", list<std::string>(it.models, as_text)},
@@ -211,6 +221,8 @@ class Parser {
         fault = section(key, node, critical_readers(scenario_.critical));
       } else if (key == "cluster") {
         fault = section(key, node, cluster_readers(scenario_.cluster));
+      } else if (key == "memory") {
+        fault = section(key, node, memory_readers(scenario_.memory));
       } else if (key == "model" || key == "gpu_class" || key == "medium") {
         fault = classes(key, node);
       } else {
@@ -303,6 +315,8 @@ std::string check(const Scenario& it) {
     return "least_chunk must be a power of two from 4 KiB to 16 MiB";
   if (it.cluster.receiver_nodes > it.cluster.receivers) return "cluster.receivers must be at least receiver_nodes";
   if (!it.graphs.empty() && it.tasks == 0) return "graphs need tasks";
+  if (it.memory.fraction > 0 && it.graphs.empty()) return "memory is bounded for agent graphs only, and there are no graphs";
+  if (it.memory.restore_bytes_per_s == 0) return "memory.restore must be more than 0";
   if (it.critical.period_ns != 0 && it.critical.per_second > 0) return "critical: period and per_second exclude each other";
   return check_classes(it);
 }

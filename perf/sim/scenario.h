@@ -47,11 +47,23 @@ struct Cluster {
   bool codec_takes_time = true;
 };
 
+// Bounded memory of agents' own contexts, beside the transfers: memory_run.h.
+struct MemoryBound {
+  double fraction = 0;             // of the contexts of a node's agents; 0: not simulated
+  std::uint32_t sessions = 24;     // of one graph each, with a context for each of its agents
+  std::uint64_t restore_bytes_per_s = 4'000'000'000;  // of a node, from where contexts are offloaded to
+  double pause_s = 60;             // mean, exponential, between two tasks of a session
+  double announce_s = 1;           // how long before a task begins its first agents are known (will_need)
+  std::uint32_t tasks = 400;
+  double skip = 0.1;               // share of the hand-overs that a task leaves out
+};
+
 struct Scenario {
   std::string name = "steady";
   Traffic traffic;
   Critical critical;
   Cluster cluster;
+  MemoryBound memory;
   std::vector<std::string> models{"8b"};  // of the receivers in turn; "foreign:NAME" can't read the sender's KV
   std::string gpu = "datacenter";
   std::vector<Medium> media{Medium::tokens, Medium::full, Medium::int8, Medium::int4};

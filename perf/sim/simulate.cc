@@ -148,6 +148,7 @@ Result<Report> simulate(const Options& options) {
   auto main = run_point(*scenario, options, *inputs, "", report);
   if (!main.ok()) return std::move(main).error();
   report.main = std::move(*main);
+  report.memory = compare_memory(*scenario, inputs->graphs, options.seed);
   // What a trace replaces can't be varied.
   if (!inputs->trace) {
     if (const Status status = run_sweep(*scenario, options, *inputs, report); !status.ok()) return status;

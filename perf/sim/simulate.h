@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvrail/base/result.h"
+#include "perf/sim/memory_run.h"
 #include "perf/sim/bounds.h"
 #include "perf/sim/figures.h"
 #include "perf/sim/policy.h"
@@ -33,6 +34,7 @@ struct Report {
   std::vector<std::string> arithmetic;  // of each model class, for people
   Point main;
   std::vector<Point> sweep;
+  std::optional<MemoryReport> memory;   // where the scenario bounds it
   std::uint64_t transfers = 0;  // simulated, of all policies together
   std::uint64_t decisions = 0;
   double wall_s = 0;            // the only figures that hang on the machine

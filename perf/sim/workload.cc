@@ -75,9 +75,7 @@ class Maker {
   }
 
   [[nodiscard]] std::uint32_t draw_tokens() {
-    const Traffic& traffic = scenario_.traffic;
-    const double drawn = traffic.median_tokens * std::exp(traffic.sigma * normal(sizes_));
-    return static_cast<std::uint32_t>(std::clamp(drawn, static_cast<double>(traffic.least_tokens), static_cast<double>(traffic.most_tokens)));
+    return draw_context_tokens(scenario_.traffic, sizes_);
   }
 
   void add_contexts() {
@@ -213,6 +211,11 @@ class Maker {
 };
 
 }  // namespace
+
+std::uint32_t draw_context_tokens(const Traffic& traffic, Prng& prng) {
+  const double drawn = traffic.median_tokens * std::exp(traffic.sigma * normal(prng));
+  return static_cast<std::uint32_t>(std::clamp(drawn, static_cast<double>(traffic.least_tokens), static_cast<double>(traffic.most_tokens)));
+}
 
 Result<Workload> make_workload(const Scenario& scenario, std::uint64_t seed, const RequestTrace* trace, LinkTraces links,
                                const std::vector<AgentGraph>& graphs) {

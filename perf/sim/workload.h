@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kvrail/base/prng.h"
 #include "kvrail/base/result.h"
 #include "kvrail/base/time.h"
 #include "perf/sim/scenario.h"
@@ -62,6 +63,9 @@ struct Workload {
   std::vector<TimeNs> task_starts;
   LinkTraces links;                  // empty: lanes are constant
 };
+
+// Tokens of a context, log-normal within bounds.
+[[nodiscard]] std::uint32_t draw_context_tokens(const Traffic& traffic, Prng& prng);
 
 // `trace`: its requests replace arrivals and sizes.
 [[nodiscard]] Result<Workload> make_workload(const Scenario& scenario, std::uint64_t seed, const RequestTrace* trace,

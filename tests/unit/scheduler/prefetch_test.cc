@@ -134,9 +134,33 @@ TEST_CASE("prefetch / a hint is over a quarter of its time after it, at least a 
   REQUIRE(late.has_value());
   CHECK(late->step == Step::running);
   CHECK(plan.counters().wasted == 1);
+  // What lies there stays until it goes, or until its place is needed for another one.
+  PrefetchPlan small(1);
+  REQUIRE(small.expect(hint_of(1, 90, 2, 1), 0));
+  const auto held = small.next(kSecondNs, kEnough);
+  REQUIRE(held.has_value());
+  small.arrived(held->id);
+  CHECK_FALSE(small.expire(100 * kSecondNs).has_value());
+  CHECK_FALSE(small.expect(hint_of(2, 99, 2, 1), 2 * kSecondNs));
+  CHECK(small.expect(hint_of(2, 60, 100, 1), 100 * kSecondNs));
+  CHECK(small.counters().wasted_bytes == 100);
   // And one that is over is not started.
   REQUIRE(plan.expect(hint_of(3, 90, 10, 1), 10 * kSecondNs));
   CHECK_FALSE(plan.next(11 * kSecondNs, kEnough).has_value());
+}
+
+TEST_CASE("prefetch / what may come later holds longer and is worth less") {
+  PrefetchPlan plan(4);
+  PrefetchHint hint = hint_of(1, 90, 8, 1);
+  hint.spread_ns = 4 * kSecondNs;
+  REQUIRE(plan.expect(hint, 0));  // over at 8 + 3 x 4
+  CHECK_FALSE(plan.expire(20 * kSecondNs - 1).has_value());
+  CHECK(plan.expire(20 * kSecondNs).has_value());
+  REQUIRE(plan.expect(hint, 0));
+  // At 7 s it must be expected to lie 1 + 4 s.
+  const auto five = ValueIndex::hinted_value({.bytes = 100, .restore_ns = kSecondNs, .hit_ns = 0}, 900'000, 5 * kSecondNs);
+  CHECK_FALSE(plan.next(7 * kSecondNs, {.free_bytes = 0, .next_victim = five}).has_value());
+  CHECK(plan.next(7 * kSecondNs, {.free_bytes = 0, .next_victim = five - 1}).has_value());
 }
 
 TEST_CASE("prefetch / a hint for the same need takes the place of the earlier one") {
@@ -186,7 +210,7 @@ TEST_CASE("prefetch / whatever is done, each that started is used, wasted, or st
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
-    PrefetchPlan plan(8);
+    PrefetchPlan plan(20);  // a place for each: nothing has to give way
     std::map<std::uint64_t, std::tuple<PrefetchPlan::Id, bool>> started;  // by context; arrived
     TimeNs now = 0;
     for (int step = 0; step < 3'000; ++step) {
@@ -196,7 +220,10 @@ TEST_CASE("prefetch / whatever is done, each that started is used, wasted, or st
         const auto it = started.find(context);
         return it == started.end() ? Step::none : std::get<1>(it->second) ? Step::held : Step::running;
       };
-      while (const auto over = plan.expire(now)) started.erase(over->hint.context);
+      while (const auto over = plan.expire(now)) {
+        REQUIRE(over->step != Step::held);
+        started.erase(over->hint.context);
+      }
       switch (prng.uniform(6)) {
         case 0: {
           const Step before = expected();
@@ -227,7 +254,7 @@ TEST_CASE("prefetch / whatever is done, each that started is used, wasted, or st
             REQUIRE(started.emplace(item->hint.context, std::tuple{item->id, false}).second);
           }
       }
-      REQUIRE(plan.size() <= 8);
+      REQUIRE(plan.size() <= 20);
       REQUIRE(plan.counters().started_bytes ==
               plan.counters().used_bytes + plan.counters().wasted_bytes + 100 * started.size());
     }
