@@ -179,7 +179,7 @@ TEST_CASE("reservation / a closed one leaves its flows to their urgency; a lane 
 
 namespace {
 
-std::uint64_t seeds() { return kvrail::test::by_mode(100, 1000, 100'000); }
+std::uint64_t seeds() { return kvrail::test::by_mode<std::uint64_t>(100, 1000, 100'000); }
 
 // Random reservations that the arbiter admits, random flows of all classes, chunks given back and flows removed at any
 // moment: what is posted of each flow is its bytes, in order, once.

@@ -33,7 +33,7 @@ FlowSpec flow_of(std::uint64_t cookie, LaneIndex lane, std::uint64_t bytes, Time
 // Lanes that share one interface, first come first served; acknowledged 0.1 ms later.
 class Interface {
  public:
-  explicit Interface(LaneIndex lanes, const SchedulerOptions& options = {}) : scheduler(options), lanes_(lanes) {
+  explicit Interface(LaneIndex lanes, const SchedulerOptions& options = {}) : scheduler(options) {
     for (LaneIndex lane = 0; lane < lanes; ++lane) scheduler.lane_up(lane, kGigabit, 0);
   }
   FlowHandle add(const FlowSpec& spec) {
@@ -75,7 +75,6 @@ class Interface {
       }
     }
   }
-  LaneIndex lanes_;
   TimeNs now_ = 0, free_ns_ = 0;
   std::deque<Chunk> flight_;
   std::map<std::uint64_t, std::uint64_t> at_;
