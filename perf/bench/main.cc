@@ -21,6 +21,7 @@ const std::vector<Benchmark>& all_benchmarks() {
       {"critical", "a critical message under bulk on a link of 1 Gbit/s, against one FIFO connection", run_critical},
       {"codec", "every medium that codes KV, encode and decode in and out of cache, against memcpy", run_codec},
       {"scheduler", "a flow comes, a chunk is picked, among 64 to 1,000,000 flows, against a heap", run_scheduler},
+      {"value", "one of a million blocks is looked up and used or evicted, against a map and a list", run_value},
       {"idle", "CPU share of an idle kvraild with two peers and two agents", run_idle},
       {"verbs", "RDMA writes and small frames against perftest on the same device", run_verbs},
 #ifdef KVRAIL_BENCH_VERBS
