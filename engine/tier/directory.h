@@ -4,7 +4,7 @@
 // version), segment-ID, new-segment (one that is being made), quarantine/ (what was moved aside, never deleted).
 // A folder without a manifest that holds anything else is refused: it is somebody's.
 //
-// Thread: one at a time; all calls may block.
+// Thread: one at a time, but for create(), which may run beside the others; all calls may block.
 #pragma once
 
 #include <cstdint>

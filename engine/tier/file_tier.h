@@ -36,13 +36,15 @@ class FileTier final : public TierPort {
   [[nodiscard]] const std::vector<std::string>& warnings() const noexcept { return warnings_; }
   [[nodiscard]] const TierThread& thread() const noexcept { return *thread_; }
 
- private:
-  static constexpr std::uint32_t kNone = UINT32_MAX;
+  // What is known here of a block.
   struct Known {
     Hash128 hash{};
     TierEntry entry{};
-    std::uint32_t next = kNone;  // RecordTable's
+    std::uint32_t next = UINT32_MAX;  // RecordTable's
   };
+
+ private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
   struct Slot {
     bool used = false, is_put = false, forgotten = false;
     std::uint64_t cookie = 0, bytes = 0;

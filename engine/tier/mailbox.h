@@ -87,6 +87,10 @@ class Mailbox {
     signal(command_fd_);
   }
 
+  // ---- any thread ----
+  // The tier's thread looks around once more.
+  void poke() noexcept { signal(command_fd_); }
+
   // ---- tier thread ----
   [[nodiscard]] bool next_command(Command& out) noexcept { return commands_.pop(out); }
   // Whether it may sleep now; C2.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "codec/hash.h"
@@ -78,19 +79,39 @@ TierThread::Room TierThread::room_for(std::uint64_t bytes, Status& why) noexcept
   }
   if (active_ != kNone && books_.segment(active_).tail + bytes <= books_.segment(active_).file.bytes) return Room::yes;
   if (active_ != kNone) seal_active();
-  if (books_.file_bytes() + options_.segment_bytes > options_.capacity_bytes) {
+  if (!making_.valid() && books_.file_bytes() + options_.segment_bytes > options_.capacity_bytes) {
     wants_room_ = true;
     // With nothing that could go, now or when what is under way has ended, waiting is for nothing.
     const bool hopeless = leaving_ == kNone && books_.victim(active_) == kNone && idle() && written_.empty();
     if (hopeless) why = Code::out_of_capacity;
     return hopeless ? Room::no : Room::wait;
   }
-  auto made = directory_->create(next_segment_id_, options_.segment_bytes);
+  return next_segment(why);
+}
+
+// Begins before it is needed, if there is room. Whether it did.
+bool TierThread::make_segment() noexcept {
+  if (making_.valid() || books_.file_bytes() + options_.segment_bytes > options_.capacity_bytes) return false;
+  const bool soon = active_ != kNone && books_.segment(active_).tail * 2 > books_.segment(active_).file.bytes;
+  if (!soon && (active_ != kNone || puts_.empty())) return false;
+  std::packaged_task<Result<SegmentFile>()> make([this, id = next_segment_id_++] { return directory_->create(id, options_.segment_bytes); });
+  making_ = make.get_future();
+  // The one before has ended, or its segment would not be in use.
+  maker_ = std::jthread([this, make = std::move(make)]() mutable {
+    make();
+    mailbox_.poke();
+  });
+  return true;
+}
+
+TierThread::Room TierThread::next_segment(Status& why) noexcept {
+  static_cast<void>(make_segment());
+  if (making_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return Room::wait;
+  auto made = making_.get();
   if (!made.ok()) {
     why = made.error().status;
     return Room::no;
   }
-  ++next_segment_id_;
   active_ = books_.add_segment(std::move(made).value());
   if (active_ == kNone) why = Code::out_of_capacity;
   return active_ == kNone ? Room::no : Room::yes;

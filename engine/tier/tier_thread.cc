@@ -84,6 +84,7 @@ bool TierThread::cycle() noexcept {
   worked |= start_reads();
   worked |= recover_next();
   worked |= make_room();
+  worked |= make_segment();
   worked |= start_writes();
   worked |= maybe_sync();
   worked |= scrub();
@@ -182,6 +183,9 @@ void TierThread::finish() noexcept {
   gets_.clear();
   while (!idle()) {
     if (!reap()) disk_->wait(kMillisecondNs);
+  }
+  if (making_.valid()) {
+    if (const auto unused = making_.get(); unused.ok()) directory_->remove(unused->header.id);
   }
   if (active_ != kNone) {
     sync_ = {.kind = DiskOp::Kind::sync, .fd = books_.segment(active_).file.fd.get()};

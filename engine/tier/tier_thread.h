@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <deque>
+#include <future>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -120,6 +121,8 @@ class TierThread {
   [[nodiscard]] bool begin_put() noexcept;
   void open_at_tail(Write& write) noexcept;
   enum class Room : std::uint8_t { yes, wait, no };
+  [[nodiscard]] bool make_segment() noexcept;
+  [[nodiscard]] Room next_segment(Status& why) noexcept;
   [[nodiscard]] Room room_for(std::uint64_t bytes, Status& why) noexcept;
   void write_piece(Write& write, std::uint32_t job, Buffer& buffer) noexcept;
   void piece_written(Buffer& buffer) noexcept;
@@ -181,6 +184,9 @@ class TierThread {
   std::vector<std::uint32_t> syncing_;
   std::uint32_t sync_segment_ = kNone;
   std::uint32_t active_ = kNone;
+  // The next segment, made on a thread of its own while this one goes on: its name has to be synced into the folder.
+  std::future<Result<SegmentFile>> making_;
+  std::jthread maker_;
   std::uint64_t next_segment_id_ = 1, next_sequence_ = 1;
 
   std::uint32_t leaving_ = kNone;
