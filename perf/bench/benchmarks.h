@@ -19,6 +19,7 @@ void run_verbs_stub(Report& report);  // of builds with verbs
 void run_codec(Report& report);
 void run_scheduler(Report& report);
 void run_value(Report& report);
+void run_tier(Report& report);
 
 // The baseline of `rings` and `message`: there and back between two pinned threads, 32 bytes each way.
 [[nodiscard]] double boost_round_trip_ns();

@@ -22,6 +22,7 @@ const std::vector<Benchmark>& all_benchmarks() {
       {"codec", "every medium that codes KV, encode and decode in and out of cache, against memcpy", run_codec},
       {"scheduler", "a flow comes, a chunk is picked, among 64 to 1,000,000 flows, against a heap", run_scheduler},
       {"value", "one of a million blocks is looked up and used or evicted, against a map and a list", run_value},
+      {"tier", "blocks of 1 MiB to the tier's files and back, against fio; a look-up among a million", run_tier},
       {"idle", "CPU share of an idle kvraild with two peers and two agents", run_idle},
       {"verbs", "RDMA writes and small frames against perftest on the same device", run_verbs},
 #ifdef KVRAIL_BENCH_VERBS
