@@ -105,7 +105,7 @@ std::optional<std::uint64_t> Extents::try_take(std::uint64_t units, std::uint32_
 
 void Extents::give_back(std::uint64_t first, std::uint64_t units, std::uint32_t pieces) noexcept {
   KVRAIL_ASSERT(units > 0 && first < total_units_ && units <= total_units_ - first);
-  KVRAIL_ASSERT(pieces > 0 && pieces <= pieces_);
+  KVRAIL_ASSERT(pieces <= pieces_);
   Node key;
   key.first = first;
   auto after = trees_->by_address.lower_bound(key);

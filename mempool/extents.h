@@ -26,7 +26,7 @@ class Extents {
   [[nodiscard]] std::optional<std::uint64_t> try_take(std::uint64_t units,
                                                       std::uint32_t pieces = 1) noexcept;
   // Gives a part of a taken range back; a range that is (partly) free already is a programmer
-  // error.
+  // error. No pieces: one end of a piece, the rest of which stays taken.
   void give_back(std::uint64_t first, std::uint64_t units, std::uint32_t pieces = 1) noexcept;
 
   [[nodiscard]] std::uint64_t total_units() const noexcept { return total_units_; }

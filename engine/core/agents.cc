@@ -156,9 +156,9 @@ void Node::Core::drop_open_work(AgentHandle handle) noexcept {
   fetches_.for_each([&](Handle<Fetch> fetch_handle, Fetch& fetch) {
     if (fetch.agent == handle) end_fetch(fetch_handle.index, Status{Code::cancelled}, nullptr);
   });
-  local_summaries_.for_each([&](Handle<LocalSummary> summary, LocalSummary& open) {
+  local_waits_.for_each([&](Handle<LocalWait> summary, LocalWait& open) {
     if (open.request.from == handle || open.request.to == handle) {
-      end_local_summary(summary.index, Status{Code::not_found}, VersionHandle{});
+      end_local_wait(summary.index, Status{Code::not_found}, VersionHandle{});
     }
   });
   tasks_.for_each([&](Handle<Task>, Task& task) {

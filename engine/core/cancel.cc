@@ -22,11 +22,11 @@ Status Node::Core::cancel(AgentHandle handle, TicketId ticket) noexcept {
     end_fetch(fetch_handle.index, Status{Code::cancelled}, nullptr);
     if (ins_.get(in) != nullptr) fail_in(in.index, Status{Code::cancelled});
   });
-  local_summaries_.for_each([&](Handle<LocalSummary> summary, LocalSummary& open) {
+  local_waits_.for_each([&](Handle<LocalWait> summary, LocalWait& open) {
     const AgentHandle asker = open.request.fetch ? open.request.to : open.request.from;
     if (asker != handle || open.request.ticket != ticket) return;
     found = true;
-    end_local_summary(summary.index, Status{Code::cancelled}, VersionHandle{});
+    end_local_wait(summary.index, Status{Code::cancelled}, VersionHandle{});
   });
   return found ? Status{} : Status{Code::not_found};
 }

@@ -20,6 +20,7 @@ std::size_t Node::Core::cycle(TimeNs now) noexcept {
   blocked_ = 0;
   ++counters_.duty_cycles;
   std::size_t work = poll_transports();
+  work += poll_tier();
   work += run_timers();
   work += run_work();
   work += post_chunks();
@@ -113,9 +114,10 @@ std::size_t Node::Core::run_timers() noexcept {
       case Kind::peer: peer_timer(index); break;
       case Kind::dial: run_dial(index); break;
       case Kind::fetch: fetch_timer(index); break;
-      case Kind::commit: break;
-      case Kind::local_summary:
-        end_local_summary(index, Status{Code::timed_out}, VersionHandle{});
+      case Kind::commit:
+      case Kind::restore: break;
+      case Kind::local_wait:
+        end_local_wait(index, Status{Code::timed_out}, VersionHandle{});
         break;
     }
   }
@@ -131,7 +133,8 @@ std::size_t Node::Core::run_work() noexcept {
       case Kind::in: run_in(index); break;
       case Kind::fetch: run_fetch(index); break;
       case Kind::commit: run_commit(index); break;
-      case Kind::local_summary: run_local_extract(index); break;
+      case Kind::restore: run_restore(index); break;
+      case Kind::local_wait: run_local_extract(index); break;
       case Kind::peer:
       case Kind::dial: break;
     }
@@ -150,7 +153,8 @@ void Node::Core::run_out(std::uint32_t index) noexcept {
     case OutState::parked:
     case OutState::offered:
     case OutState::waiting:
-    case OutState::finishing: return;
+    case OutState::finishing:
+    case OutState::restoring: return;
   }
 }
 
@@ -185,6 +189,7 @@ std::size_t Node::Core::housekeep() noexcept {
 TimeNs Node::Core::next_deadline() const noexcept {
   TimeNs next = std::min(timers_.next_ns(), scheduler_.next_timer_ns());
   for (std::uint32_t t = 0; t < transport_count_; ++t) next = std::min(next, transports_[t]->next_deadline_ns());
+  next = std::min(next, tier_deadline());
   if (blocked_ > 0 || event_agents_.size() > 0 || announce_dirty_) next = std::min(next, now_ + kBlockedRetryNs);
   if (open_transfers() > 0) next = std::min(next, next_slice_ns_);
   if (page_ != nullptr && status_dirty_) next = std::min(next, next_status_ns_);
@@ -200,9 +205,9 @@ bool Node::Core::arm() noexcept {
 }
 
 // In the order of Kind, but for the last.
-std::array<std::uint32_t, 6> Node::Core::entity_sizes() const noexcept {
+std::array<std::uint32_t, 7> Node::Core::entity_sizes() const noexcept {
   return {outs_.capacity(),          ins_.capacity(),     peers_.capacity(),
-          options_.limits.max_dials, fetches_.capacity(), agents_.capacity()};
+          options_.limits.max_dials, fetches_.capacity(), agents_.capacity(), restores_.capacity()};
 }
 
 std::uint32_t Node::Core::entity(Kind kind, std::uint32_t index) const noexcept {
@@ -219,7 +224,7 @@ Node::Core::Kind Node::Core::kind_of(std::uint32_t id, std::uint32_t& index) con
     if (index < sizes[k]) return static_cast<Kind>(k);
     index -= sizes[k];
   }
-  return Kind::local_summary;
+  return Kind::local_wait;
 }
 
 }  // namespace kvrail::engine

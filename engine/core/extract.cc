@@ -86,17 +86,17 @@ bool Node::Core::run_extract(std::uint32_t index) noexcept {
 // ---- on this node ----------------------------------------------------------------------------------
 
 void Node::Core::run_local_extract(std::uint32_t index) noexcept {
-  LocalSummary* open = local_summaries_.get(local_summaries_.handle_at(index));
+  LocalWait* open = local_waits_.get(local_waits_.handle_at(index));
   if (open == nullptr || !open->extract.open()) return;  // ended while it was queued
   VersionView view;
   KVRAIL_ASSERT(store_->view(open->request.version, view));
-  if (!step_extract(open->extract, view)) return want(Kind::local_summary, index);
+  if (!step_extract(open->extract, view)) return want(Kind::local_wait, index);
   const std::span<const TokenId> ids = open->extract.ids.first(open->extract.extractor.written());
-  if (ids.empty()) return end_local_summary(index, Status{Code::rejected}, VersionHandle{});
+  if (ids.empty()) return end_local_wait(index, Status{Code::rejected}, VersionHandle{});
   const AllowAllocScope allow;  // an Error's sentence, when there is one
   const auto version = store_->publish_summary(view.tenant, view.owner, open->request.context, view.number, kTokenIds,
                                                std::as_bytes(ids));
-  end_local_summary(index, version.status(), version.ok() ? version.value() : VersionHandle{});
+  end_local_wait(index, version.status(), version.ok() ? version.value() : VersionHandle{});
 }
 
 }  // namespace kvrail::engine

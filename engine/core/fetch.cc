@@ -21,13 +21,15 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
     return Status{Code::invalid_argument};
   }
   const AgentWhere* place = where(asker->info.tenant, owner);
-  if (place == nullptr) return Status{Code::not_found};
-  if (place->local.valid()) {
-    const VersionHandle found = store_->find_for(place->local, context, version);
+  if (place == nullptr || place->local.valid()) {
+    // Of an owner that has gone what was kept of its contexts can be had.
+    const AgentHandle from = place == nullptr ? AgentHandle{} : place->local;
+    const VersionHandle found = place == nullptr ? store_->find(asker->tenant, owner, context, version)
+                                                 : store_->find_for(from, context, version);
     VersionView view;
     if (!found.valid() || !store_->view(found, view)) return Status{Code::not_found};
     if (!reserve_events(handle, 1)) return Status{Code::out_of_capacity};
-    deliver_locally({next_transfer_++, place->local, handle, ticket, true, 0, context, found, options, now_}, view);
+    deliver_locally({next_transfer_++, from, handle, ticket, true, 0, context, found, options, now_}, view);
     return Status{};
   }
   const AllowAllocScope allow;  // an Error's sentence, when there is one
@@ -171,7 +173,7 @@ void Node::Core::on_fetch(std::uint32_t lane, const wire::Fetch& message) noexce
   request.options.fidelity_floor_ppm = message.fidelity_floor_ppm;
   request.options.medium = message.wish;
   request.options.critical = message.critical;
-  park_or_offer(start_out(request).index);
+  begin_out(start_out(request).index, view);
 }
 
 }  // namespace kvrail::engine

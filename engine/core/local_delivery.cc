@@ -7,11 +7,12 @@ namespace kvrail::engine {
 
 Status Node::Core::version_for_local(const LocalRequest& request, const VersionView& view, Medium& medium,
                                      VersionHandle& version) noexcept {
-  const AgentInfo& from = agent(request.from)->info;
+  const LocalAgent* from = agent(request.from);  // none: what a fetch found of an owner that has gone
   const AgentInfo& to = agent(request.to)->info;
+  const bool same_tokenizer = from != nullptr ? from->info.tokenizer == to.tokenizer : to.layout == view.layout;
   const Medium wish = request.options.medium == Medium::automatic ? options_.policy : request.options.medium;
   const auto accepts = [&](Medium m) { return (to.accepted & mask_of(m)) != 0; };
-  const bool as_tokens = accepts(Medium::tokens) && from.tokenizer == to.tokenizer && !view.tokens.empty();
+  const bool as_tokens = accepts(Medium::tokens) && same_tokenizer && !view.tokens.empty();
   const scheduler::MediumLoss& loss = loss_.at(view.tokens.size()).media[static_cast<std::size_t>(view.medium)];
   const bool under_floor = view.epsilon_ppm > 0 &&
                            scheduler::fidelity_ppm(loss, view.epsilon_ppm) < request.options.fidelity_floor_ppm;
@@ -20,7 +21,7 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
   if (wish == Medium::summary || view.medium == Medium::summary) {
     if (!accepts(Medium::summary)) return Status{Code::rejected};
     const bool ids = view.medium != Medium::summary && extract_tokens(request.from, view) > 0;
-    if (ids && from.tokenizer != to.tokenizer) return Status{Code::rejected};
+    if (ids && !same_tokenizer) return Status{Code::rejected};
     medium = Medium::summary;
     version = view.medium == Medium::summary ? request.version : VersionHandle{};
     return Status{};
@@ -40,13 +41,13 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
       return Status{};
     }
     const AllowAllocScope allow;
-    const auto made = store_->publish_tokens(view.tenant, from.name, request.context, view.number, view.layout,
+    const auto made = store_->publish_tokens(view.tenant, from != nullptr ? from->info.name : view.owner, request.context, view.number, view.layout,
                                              Medium::tokens, view.tokens);
     if (made.ok()) version = made.value();
     return made.status();
   }
-  const bool extract = from.tokenizer == to.tokenizer && extract_tokens(request.from, view) > 0;
-  if (accepts(Medium::summary) && (from.summary_bytes > 0 || extract)) {
+  const bool extract = same_tokenizer && extract_tokens(request.from, view) > 0;
+  if (accepts(Medium::summary) && ((from != nullptr && from->info.summary_bytes > 0) || extract)) {
     medium = Medium::summary;
     return Status{};
   }
@@ -55,6 +56,7 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
 
 void Node::Core::deliver_locally(const LocalRequest& request, const VersionView& view) noexcept {
   KVRAIL_ASSERT_MSG(store_->number(request.version) == view.number, "the view of a version that is gone");
+  if (view.stub && !request.restored && wait_for_restore(request, view)) return;
   Medium medium = Medium::automatic;
   VersionHandle version;
   if (!reserve_events(request.to, 1)) return finish_locally(request, medium, Status{Code::out_of_capacity}, version);

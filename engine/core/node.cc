@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kEventsPerPoll = 256;
 constexpr std::size_t kActionsPerStep = 64;
 constexpr std::uint32_t kMaxFetches = 1024;
-constexpr std::uint32_t kMaxLocalSummaries = 256;
+constexpr std::uint32_t kMaxLocalWaits = 256;
+constexpr std::uint32_t kMaxRestores = 64;
 constexpr std::uint32_t kMaxOpenDeliveries = 4096;
 constexpr std::uint32_t kMaxBeliefs = 8192;
 
@@ -95,8 +96,9 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       tasks_(options.limits.max_tasks),
       task_of_(options.limits.max_tasks),
       reservations_(options.limits.max_reservations),
-      local_summaries_(kMaxLocalSummaries),
+      local_waits_(kMaxLocalWaits),
       open_deliveries_(kMaxOpenDeliveries),
+      restores_(kMaxRestores),
       splits_(options.limits.max_in),
       split_of_(options.limits.max_in),
       event_nodes_(options.limits.max_events),
@@ -120,10 +122,10 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
   page_->magic = kStatusPageMagic;
 }
 
-std::uint32_t Node::Core::entity_count() const noexcept { return entity(Kind::local_summary, local_summaries_.capacity()); }
+std::uint32_t Node::Core::entity_count() const noexcept { return entity(Kind::local_wait, local_waits_.capacity()); }
 
 std::uint32_t Node::Core::open_transfers() const noexcept {
-  return outs_.size() + ins_.size() + fetches_.size() + local_summaries_.size();
+  return outs_.size() + ins_.size() + fetches_.size() + local_waits_.size() + restores_.size();
 }
 
 // Every rule of conservation, over all tables.
@@ -169,7 +171,7 @@ void Node::Core::check() const noexcept {
     reserved += agent.reserved;
   });
   KVRAIL_ASSERT(used == events_used_ && reserved == events_reserved_);
-  if (outs_.empty() && ins_.empty()) KVRAIL_ASSERT_MSG(scratch_.used() == 0, "scratch memory of ended transfers");
+  if (outs_.empty() && ins_.empty() && restores_.empty()) KVRAIL_ASSERT_MSG(scratch_.used() == 0, "scratch memory of ended transfers");
 }
 
 // ---- Node ------------------------------------------------------------------------------------------
@@ -212,6 +214,10 @@ std::uint64_t Node::retirements() const noexcept { return core_->store_->retirem
 void Node::retire(StoreMemoryPtr unused) noexcept { core_->store_->retire(std::move(unused)); }
 bool Node::lends(AgentHandle agent) const noexcept { return core_->store_->lends(agent); }
 void Node::detach(AgentHandle agent) noexcept { core_->detach(agent); }
+void Node::set_tier(TierPort& tier) noexcept {
+  core_->tier_ = &tier;
+  if (tier.wake_fd() >= 0) core_->wait_fds_[core_->wait_fd_count_++] = tier.wake_fd();
+}
 void Node::set_sink(AgentSink& sink) noexcept { core_->sink_ = &sink; }
 
 void Node::update_compute(AgentHandle handle, const ComputeProfile& compute, TimeNs backlog_ns,
@@ -241,7 +247,7 @@ Result<Extent> Node::import_range(AgentHandle agent, StoreMemoryPtr memory) {
 std::size_t Node::cycle(TimeNs now_ns) noexcept { return core_->cycle(now_ns); }
 TimeNs Node::next_deadline_ns() const noexcept { return core_->next_deadline(); }
 std::span<const int> Node::wait_fds() const noexcept {
-  return std::span(core_->wait_fds_).first(core_->transport_count_);
+  return std::span(core_->wait_fds_).first(core_->wait_fd_count_);
 }
 bool Node::arm() noexcept { return core_->arm(); }
 

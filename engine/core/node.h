@@ -16,6 +16,7 @@
 #include "codec/profile.h"
 #include "engine/core/agent_port.h"
 #include "engine/core/status_page.h"
+#include "engine/core/tier_port.h"
 #include "engine/store/store.h"
 #include "kvrail/base/result.h"
 #include "kvrail/base/time.h"
@@ -70,6 +71,9 @@ struct NodeOptions {
   std::uint64_t lane_rate_hint_bytes_per_s = 0;  // 0: the scheduler's initial rate
   std::uint64_t first_encode_ns_per_mib = 100'000;  // of coded media, until measured
   std::uint64_t first_decode_ns_per_mib = 100'000;
+  // With a tier: when less than the first share of a tenant's receive memory could be had at once, contexts that
+  // nobody uses are written to it until the second can.
+  std::uint32_t offload_below_ppm = 250'000, offload_until_ppm = 400'000;
   std::span<std::byte> status_page;          // sizeof(StatusPage) zeroed bytes, or empty
 };
 
@@ -120,6 +124,9 @@ class Node final : public AgentCommands {
   // is pushed for it any more.
   void detach(AgentHandle agent) noexcept;
   void set_sink(AgentSink& sink) noexcept;
+  // Conductor, at most once, after the last add_transport(). Where blocks go that leave memory. The node touches it in
+  // cycle() only; what it still reads and writes is the node's memory, so it ends before the node does.
+  void set_tier(TierPort& tier) noexcept;
   // What the agent's Probe says; idle_until 0: unknown.
   void update_compute(AgentHandle agent, const ComputeProfile& compute, TimeNs backlog_ns,
                       TimeNs idle_until_ns) noexcept;

@@ -25,6 +25,7 @@
 #include "engine/core/node_tables.h"
 #include "engine/core/payload_plan.h"
 #include "engine/core/scratch.h"
+#include "engine/core/tier_port.h"
 #include "engine/core/timers.h"
 #include "engine/core/transfer.h"
 #include "kvrail/base/no_alloc.h"
@@ -75,8 +76,8 @@ class Node::Core {
   void check() const noexcept;
 
   // Timer and work ids: one range per kind of entity.
-  enum class Kind : std::uint8_t { out, in, peer, dial, fetch, commit, local_summary };
-  [[nodiscard]] std::array<std::uint32_t, 6> entity_sizes() const noexcept;
+  enum class Kind : std::uint8_t { out, in, peer, dial, fetch, commit, restore, local_wait };
+  [[nodiscard]] std::array<std::uint32_t, 7> entity_sizes() const noexcept;
   [[nodiscard]] std::uint32_t entity(Kind kind, std::uint32_t index) const noexcept;
   [[nodiscard]] std::uint32_t entity_count() const noexcept;
   [[nodiscard]] Kind kind_of(std::uint32_t id, std::uint32_t& index) const noexcept;
@@ -264,7 +265,7 @@ class Node::Core {
   void on_tokens(std::uint32_t lane, const wire::Tokens& message) noexcept;
   void take_tokens(std::uint32_t in, std::uint64_t first, std::span<const std::byte> bytes) noexcept;
   void decide(std::uint32_t in) noexcept;
-  static void look(Incoming& in) noexcept;
+  void look(Incoming& in) const noexcept;
   void run_deciding(std::uint32_t in) noexcept;
   [[nodiscard]] bool decide_step(std::uint32_t in, std::uint64_t& budget) noexcept;
   void choose(std::uint32_t in) noexcept;
@@ -352,7 +353,7 @@ class Node::Core {
   void on_summary(std::uint32_t lane, const wire::Summary& message) noexcept;
   [[nodiscard]] bool start_local_summary(const LocalRequest& request) noexcept;
   [[nodiscard]] bool ask_for_summary(AgentHandle from, TransferId request, VersionHandle version) noexcept;
-  void end_local_summary(std::uint32_t index, Status status, VersionHandle version) noexcept;
+  void end_local_wait(std::uint32_t index, Status status, VersionHandle version) noexcept;
 
   // gather.cc
   void fill_sparse(const Outgoing& out, const VersionView& view, scheduler::SenderFacts& facts) const noexcept;
@@ -381,6 +382,32 @@ class Node::Core {
   void end_fetch(std::uint32_t index, Status status, const Incoming* in) noexcept;
   [[nodiscard]] std::uint32_t find_fetch(std::uint64_t id) noexcept;
   void fetch_timer(std::uint32_t index) noexcept;
+
+  // restore.cc
+  [[nodiscard]] Handle<Restore> restore_of(VersionHandle stub, const VersionView& view) noexcept;
+  [[nodiscard]] bool restore_first(std::uint32_t in) noexcept;
+  [[nodiscard]] Handle<Restore> begin_restore(const StageRequest& request) noexcept;
+  void run_restore(std::uint32_t index) noexcept;
+  [[nodiscard]] bool restore_step(Restore& restore, std::uint32_t index, std::uint64_t& budget) noexcept;
+  [[nodiscard]] bool look_for(Restore& restore, std::uint32_t index, std::uint64_t& budget) noexcept;
+  [[nodiscard]] bool stage_restore(Restore& restore, std::uint32_t index, std::uint64_t& budget) noexcept;
+  [[nodiscard]] TimeNs without_tier_ns(const Incoming& in) noexcept;
+  [[nodiscard]] bool read_blocks(Restore& restore, std::uint32_t index, std::uint64_t& budget) noexcept;
+  void on_block_back(const TierCompletion& done) noexcept;
+  void end_restore(std::uint32_t index, VersionHandle version) noexcept;
+  void resume_local(std::uint32_t index, VersionHandle version) noexcept;
+  void begin_out(std::uint32_t out, const VersionView& view) noexcept;
+  [[nodiscard]] bool wait_for_restore(const LocalRequest& request, const VersionView& view) noexcept;
+  void forget_restore(Incoming& in) noexcept;
+
+  // offload.cc
+  std::size_t poll_tier() noexcept;
+  void look_at_memory() noexcept;
+  [[nodiscard]] std::uint64_t publications() const noexcept;
+  [[nodiscard]] TimeNs tier_deadline() const noexcept;
+  void begin_offload(VersionHandle version) noexcept;
+  void run_offload() noexcept;
+  void end_offload() noexcept;
 
   // local_delivery.cc
   // The terminal events of both sides, at once; only a summary ends later.
@@ -479,11 +506,16 @@ class Node::Core {
   StatusCounters counters_;
   scheduler::PriceMeter sending_price_{scheduler::Demand::elastic};  // of our sending side, over all peers
   CodecWork codecs_;
+  TierPort* tier_ = nullptr;
+  Offload offload_;
+  TimeNs next_memory_look_ns_ = 0;
+  std::uint64_t looked_after_ = 0;    // publications
 
   std::array<transport::Transport*, kMaxTransports> transports_{};
   std::uint32_t transport_count_ = 0;
   std::uint32_t max_leases_ = 0;
-  std::array<int, kMaxTransports> wait_fds_{};
+  std::array<int, kMaxTransports + 1> wait_fds_{};  // the tier's is the last
+  std::uint32_t wait_fd_count_ = 0;
   std::vector<std::byte> frame_;      // sized at construction
   std::vector<std::byte> eager_;
   std::vector<Event> events_;
@@ -520,8 +552,9 @@ class Node::Core {
   FlatMap<TaskId, std::uint32_t, WordHash> task_of_;
   SlotTable<OpenReservation> reservations_;
   ReservationId last_reservation_ = 0;
-  SlotTable<LocalSummary> local_summaries_;
+  SlotTable<LocalWait> local_waits_;
   FlatMap<std::uint64_t, OpenDelivery, WordHash> open_deliveries_;
+  SlotTable<Restore> restores_;
   SlotTable<Split> splits_;
   FlatMap<std::uint64_t, std::uint32_t, WordHash> split_of_;      // by the delivery of its ids
   std::vector<EventNode> event_nodes_;

@@ -189,6 +189,37 @@ struct Fetch {
   bool posted = false;
 };
 
+// What a restore is at; each takes as many cycles as its blocks want.
+enum class RestoreStep : std::uint8_t {
+  look,     // whether the tier has what memory lacks (of a stub)
+  stage,    // memory for that
+  read,     // the tier fills it
+  publish,
+};
+
+// Blocks on their way from the tier into memory: all of a stub, or the leading ones of what is offered. While gets
+// are under way the staged memory is the tier's, whatever has become of those who wait.
+struct Restore {
+  RestoreStep step = RestoreStep::look;
+  VersionHandle stub;                 // pinned, and its deliveries and transfers wait; or:
+  InHandle in;                        // this one waits; none once it has ended
+  StageRequest request;               // its tokens are in scratch memory
+  std::span<TokenId> tokens;
+  Store::HaveScan scan;
+  StagingHandle staging;
+  std::uint32_t at = 0, in_flight = 0;
+  bool failed = false;
+  std::uint64_t bytes = 0;
+};
+
+// A version whose blocks are written to the tier, one at a time.
+struct Offload {
+  VersionHandle version;              // pinned
+  TenantHandle tenant;
+  std::uint32_t at = 0, in_flight = 0;
+  bool failed = false;
+};
+
 struct Task {
   TaskId id = 0;
   AgentHandle agent;
@@ -234,11 +265,14 @@ struct LocalRequest {
   VersionHandle version;
   SendOptions options;
   TimeNs submitted_ns = 0;
+  bool restored = false;              // what could be had from the tier is here
 };
 
-// A summary that a local agent was asked for on behalf of a local receiver.
-struct LocalSummary {
+// A delivery on this node that can't be made yet: the version's blocks are to come back from the tier, or a summary
+// is made of it, by the agent unless `extract` is open.
+struct LocalWait {
   LocalRequest request;               // its version is pinned
+  Handle<Restore> restore;
   ExtractWork extract;                // open: the engine makes it
 };
 

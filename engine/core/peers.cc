@@ -22,6 +22,7 @@ std::uint32_t Node::Core::add_transport(transport::Transport& transport) {
   const std::uint32_t index = transport_count_++;
   transports_[index] = &transport;
   wait_fds_[index] = transport.wait_fd();
+  wait_fd_count_ = transport_count_;
   // A lease has the same slot on every transport, so the smallest table is the one that counts.
   const auto slots = std::min({caps.max_leases, options_.limits.max_in, wire::kMaxLeaseSlots});
   max_leases_ = index == 0 ? slots : std::min(max_leases_, slots);

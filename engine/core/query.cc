@@ -125,7 +125,7 @@ void Node::Core::out_lane_lost(std::uint32_t index) noexcept {
 
 void Node::Core::out_lane_found(std::uint32_t index) noexcept {
   Outgoing& out = out_at(index);
-  if (out.state == OutState::parked) return;  // chooses one when it is its turn
+  if (out.state == OutState::parked || out.state == OutState::restoring) return;  // chooses one when it is its turn
   out.lane = best_lane(out.peer);
   switch (out.state) {
     case OutState::offered:
@@ -140,6 +140,7 @@ void Node::Core::out_lane_found(std::uint32_t index) noexcept {
     case OutState::querying:
     case OutState::draining: return want(Kind::out, index);
     case OutState::waiting:
+    case OutState::restoring:
     case OutState::parked: return;
   }
 }

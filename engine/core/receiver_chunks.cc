@@ -381,6 +381,7 @@ void Node::Core::free_in(std::uint32_t index) noexcept {
   KVRAIL_ASSERT(peer.open > 0);
   --peer.open;
   timers_.cancel(entity(Kind::in, index));
+  forget_restore(in);
   ins_.erase(ins_.handle_at(index));
 }
 

@@ -8,6 +8,7 @@ namespace kvrail::engine {
 namespace {
 
 constexpr std::uint64_t kPriorPrefillNs = 200 * kMicrosecondNs;  // per token, of an agent that told nothing
+constexpr std::uint8_t kRestoresOfOffer = 3;                      // a damaged block ends one; then the rest is sent
 constexpr std::uint32_t kMeanWeight = 4;                         // two agents of the mean role
 
 }  // namespace
@@ -104,15 +105,17 @@ void Node::Core::decide(std::uint32_t index) noexcept {
   run_deciding(index);
 }
 
-void Node::Core::look(Incoming& in) noexcept {
+void Node::Core::look(Incoming& in) const noexcept {
   in.decision = Decision::look;
   in.have = Store::HaveScan{};
+  in.have.tier = in.restores < kRestoresOfOffer && !in.pick_again ? tier_ : nullptr;
   choose_limits(in);
 }
 
 void Node::Core::run_deciding(std::uint32_t index) noexcept {
   Steps steps(*this);
   while (in_at(index).state == InState::deciding) {
+    if (in_at(index).decision == Decision::restore) return;  // its end goes on
     if (!decide_step(index, steps.left)) return want(Kind::in, index);
   }
 }
@@ -124,8 +127,9 @@ bool Node::Core::decide_step(std::uint32_t index, std::uint64_t& budget) noexcep
   switch (in.decision) {
     case Decision::look:
       if (!store_->scan(in.have, in.tenant_handle, in.layout, in.tokens, budget)) return false;
-      choose(index);
+      if (!restore_first(index)) choose(index);
       return true;
+    case Decision::restore: return false;
     case Decision::stage: {
       const AllowAllocScope allow;
       const auto status = store_->advance(in.staging, budget);

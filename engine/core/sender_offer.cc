@@ -58,6 +58,7 @@ void Node::Core::out_timer(std::uint32_t index) noexcept {
       case OutState::offering:
       case OutState::sending: want(Kind::out, index); break;
       case OutState::parked:
+      case OutState::restoring:
       case OutState::draining: break;
     }
   }
@@ -106,7 +107,7 @@ Status Node::Core::send(AgentHandle handle, TicketId ticket, const Name& name, s
   VersionView view;
   if (!version.valid() || !store_->view(version, view)) return Status{Code::not_found};
   const auto count = static_cast<std::uint32_t>(receivers.size());
-  if (outs_.capacity() - outs_.size() < count || local_summaries_.full()) return Status{Code::out_of_capacity};
+  if (outs_.capacity() - outs_.size() < count || local_waits_.full()) return Status{Code::out_of_capacity};
   if (!reserve_events(handle, count)) return Status{Code::out_of_capacity};
   for (std::uint32_t i = 0; i < count; ++i) {
     ++counters_.sends;
@@ -149,7 +150,7 @@ void Node::Core::send_to(AgentHandle handle, TicketId ticket, const Name& name, 
   request.options = options;
   const Handle<OpenReservation> reserved = find_reservation(handle, options.reservation);
   if (reserved.valid() && reservations_.get(reserved)->to == receiver) request.reservation = reserved;
-  park_or_offer(start_out(request).index);
+  begin_out(start_out(request).index, view);
 }
 
 OutHandle Node::Core::start_out(const OutRequest& request) noexcept {

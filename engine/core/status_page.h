@@ -64,6 +64,11 @@ struct StatusCounters {
   std::uint64_t unknown_messages = 0;    // late, or of something that has ended
   std::uint64_t posts_refused = 0;       // transport was full
   std::uint64_t events_deferred = 0;     // an agent's ring was full
+  std::uint64_t offloads = 0;            // contexts that the tier has all blocks of
+  std::uint64_t offloads_failed = 0;
+  std::uint64_t restores = 0;            // contexts, and beginnings of such, that came back from it
+  std::uint64_t restores_failed = 0;     // not all there any more, damaged, no memory: sent or computed instead
+  std::uint64_t restored_bytes = 0;
 };
 
 struct StatusAgent {

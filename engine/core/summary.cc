@@ -58,22 +58,22 @@ Status Node::Core::summary(AgentHandle handle, TransferId request, std::uint8_t 
   if (agent(handle) == nullptr) return Status{Code::not_found};
   if (kind > 2 || (kind != 0 && bytes.size() % 4 != 0)) return Status{Code::invalid_argument};
   if (bytes.size() > summary_limit()) return Status{Code::too_large};
-  Handle<LocalSummary> local;
-  local_summaries_.for_each([&](Handle<LocalSummary> h, LocalSummary& open) {
-    if (open.request.id == request && open.request.from == handle) local = h;
+  Handle<LocalWait> local;
+  local_waits_.for_each([&](Handle<LocalWait> h, LocalWait& open) {
+    if (open.request.id == request && open.request.from == handle && !open.restore.valid()) local = h;
   });
-  if (LocalSummary* open = local_summaries_.get(local); open != nullptr) {
+  if (LocalWait* open = local_waits_.get(local); open != nullptr) {
     if (open->extract.open()) return Status{Code::generation_mismatch};  // nobody asked the agent
     VersionView view;
     KVRAIL_ASSERT(store_->view(open->request.version, view));
     if (bytes.empty()) {  // The agent has none to give.
-      end_local_summary(local.index, Status{Code::rejected}, VersionHandle{});
+      end_local_wait(local.index, Status{Code::rejected}, VersionHandle{});
       return Status{};
     }
     const AllowAllocScope allow;
     const auto version = store_->publish_summary(view.tenant, agent(handle)->info.name, open->request.context,
                                                  view.number, kind, bytes);
-    end_local_summary(local.index, version.status(), version.ok() ? version.value() : VersionHandle{});
+    end_local_wait(local.index, version.status(), version.ok() ? version.value() : VersionHandle{});
     return Status{};
   }
   const std::uint32_t* index = out_ids_.find(request);
@@ -111,34 +111,35 @@ void Node::Core::on_summary(std::uint32_t lane, const wire::Summary& message) no
 // ---- on this node ----------------------------------------------------------------------------------
 
 bool Node::Core::start_local_summary(const LocalRequest& request) noexcept {
-  const Handle<LocalSummary> handle = local_summaries_.try_emplace();
+  const Handle<LocalWait> handle = local_waits_.try_emplace();
   if (!handle.valid()) return false;
-  LocalSummary& open = *local_summaries_.get(handle);
+  LocalWait& open = *local_waits_.get(handle);
   open.request = request;
   VersionView view;
   KVRAIL_ASSERT(store_->view(request.version, view));
   const std::uint32_t tokens = extract_tokens(request.from, view);
   if (tokens > 0 ? !begin_extract(open.extract, view, tokens)
                  : !ask_for_summary(request.from, request.id, request.version)) {
-    local_summaries_.erase(handle);
+    local_waits_.erase(handle);
     return false;
   }
-  if (tokens > 0) want(Kind::local_summary, handle.index);
+  if (tokens > 0) want(Kind::local_wait, handle.index);
   store_->pin(request.version);
   const TimeNs limit = request.options.deadline_ns != 0 ? request.options.deadline_ns : options_.accept_timeout_ns;
-  timers_.set(entity(Kind::local_summary, handle.index), add_saturating(request.submitted_ns, limit));
+  timers_.set(entity(Kind::local_wait, handle.index), add_saturating(request.submitted_ns, limit));
   return true;
 }
 
-void Node::Core::end_local_summary(std::uint32_t index, Status status, VersionHandle version) noexcept {
-  const Handle<LocalSummary> handle = local_summaries_.handle_at(index);
+void Node::Core::end_local_wait(std::uint32_t index, Status status, VersionHandle version) noexcept {
+  const Handle<LocalWait> handle = local_waits_.handle_at(index);
   if (!handle.valid()) return;
-  const LocalRequest request = local_summaries_.get(handle)->request;
-  release_extract(local_summaries_.get(handle)->extract);
-  local_summaries_.erase(handle);
-  timers_.cancel(entity(Kind::local_summary, index));
+  const LocalRequest request = local_waits_.get(handle)->request;
+  const Medium medium = local_waits_.get(handle)->restore.valid() ? Medium::automatic : Medium::summary;
+  release_extract(local_waits_.get(handle)->extract);
+  local_waits_.erase(handle);
+  timers_.cancel(entity(Kind::local_wait, index));
   store_->unpin(request.version);
-  finish_locally(request, Medium::summary, status, version);
+  finish_locally(request, medium, status, version);
 }
 
 }  // namespace kvrail::engine

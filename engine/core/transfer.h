@@ -40,8 +40,9 @@ enum class OutState : std::uint8_t {
   finishing,    // every byte was acknowledged (or none is needed); waiting for DONE
   querying,     // QUERY posted or to be posted; waiting for OUTCOME
   draining,     // ended: waits for chunks in flight and for its CANCEL to be posted
+  restoring,    // the version's blocks are on their way back from the tier; then it is parked or offered
 };
-inline constexpr std::size_t kOutStates = 9;
+inline constexpr std::size_t kOutStates = 10;
 
 [[nodiscard]] constexpr std::uint32_t bit(OutState s) noexcept {
   return 1U << static_cast<unsigned>(s);
@@ -60,6 +61,7 @@ inline constexpr std::size_t kOutStates = 9;
       /* querying    */ bit(offering) | bit(offered) | bit(summarising) | bit(sending) | bit(finishing) |
           bit(draining),
       /* draining    */ 0,
+      /* restoring   */ bit(draining),
   };
   return (kTable[static_cast<std::size_t>(from)] & bit(to)) != 0;
 }
@@ -99,6 +101,8 @@ struct ExtractWork {
   [[nodiscard]] bool open() const noexcept { return !spans.empty(); }
 };
 
+struct Restore;
+
 struct Outgoing {
   TransferId id = 0;
   AgentHandle from;                     // invalid once the agent is gone: no events then
@@ -112,6 +116,7 @@ struct Outgoing {
   std::uint32_t peer = kNoIndex;        // index in the peer table; its transfers end with it
   std::uint32_t lane = kNoIndex;        // where frames and chunks go; none: waiting for one
   OutState state = OutState::offering;
+  Handle<Restore> restore;              // that it waits for, or has waited for
 
   bool critical = false, background = false;
   Handle<OpenReservation> reservation;  // or none; may have ended
@@ -242,7 +247,8 @@ inline constexpr std::size_t kInStates = 9;
 
 // What a transfer in `deciding` is at; each takes as many cycles as its blocks want.
 enum class Decision : std::uint8_t {
-  look,   // for what is held
+  look,   // for what is held, and what the tier has
+  restore,  // blocks come from the tier, which is quicker than their transfer; then it looks again
   stage,  // memory for what was picked
   plan,   // the pieces that bytes land in
 };
@@ -280,6 +286,9 @@ struct Incoming {
   std::array<scheduler::CandidateCost, scheduler::kMaxWeighed> candidates;  // behind those offered may be a split
 
   Decision decision = Decision::look;
+  Handle<Restore> restore;
+  VersionHandle restored;               // what came from the tier, pinned until it is part of what is staged
+  std::uint8_t restores = 0;
   bool pick_again = false;              // there was no memory; what is free counts now
   Store::HaveScan have;                 // of what is held as exactly as it is sent, or as lossy media would be
   std::array<std::uint32_t, 2> lossy_ppm{};  // ε that the least and the most lossy of these add

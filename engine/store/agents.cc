@@ -65,11 +65,22 @@ bool names_slot_of(const Store::State& state, const VersionRecord& version,
   return std::any_of(version.blocks, version.blocks + version.block_count, lies_there);
 }
 
+// The first from there on that shares a slot of the arena.
+VersionHandle sharing(const Store::State& state, VersionHandle at, mempool::RegionId arena) noexcept {
+  const VersionRecord* version = state.versions.get(at);
+  while (version != nullptr && !names_slot_of(state, *version, arena)) {
+    at = version->lru_next;
+    version = state.versions.get(at);
+  }
+  return version == nullptr ? VersionHandle{} : at;
+}
+
 // A run of free slots. What came from elsewhere shares blocks that an agent had committed, and is kept
 // after the agent has dropped its own context; such versions go, oldest first, when it wants room.
 std::optional<std::uint64_t> take_slots(Store::State& state, TenantHandle tenant,
                                         StoreMemory& memory, std::uint32_t count) noexcept {
-  VersionHandle at = state.tenants.get(tenant)->lru_oldest;
+  VersionHandle at = state.tenants.get(tenant)->idle_kept.oldest;
+  bool kept = true;
   for (;;) {
     if (const auto first = memory.extents->try_take(count, count)) {
       return first;
@@ -77,16 +88,17 @@ std::optional<std::uint64_t> take_slots(Store::State& state, TenantHandle tenant
     if (state.reap(tenant, count) > 0) {
       continue;
     }
-    const VersionRecord* version = state.versions.get(at);
-    while (version != nullptr && !names_slot_of(state, *version, memory.id)) {
-      at = version->lru_next;
-      version = state.versions.get(at);
-    }
-    if (version == nullptr) {
+    at = sharing(state, at, memory.id);
+    if (!at && !kept) {
       return std::nullopt;
     }
-    const VersionHandle next = version->lru_next;
-    state.destroy(at);
+    if (!at) {
+      kept = false;
+      at = state.tenants.get(tenant)->idle.oldest;
+      continue;
+    }
+    const VersionHandle next = state.versions.get(at)->lru_next;
+    state.let_go(at);
     at = next;
   }
 }

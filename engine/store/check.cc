@@ -37,7 +37,7 @@ class Audit {
       std::uint32_t kv_blocks = 0;
       for (std::uint32_t i = 0; i < version.block_count; ++i) {
         if (!version.blocks[i]) {
-          KVRAIL_ASSERT_MSG(version.window_first_block > 0 || !version.published, "a version lacks a block");
+          KVRAIL_ASSERT_MSG(version.window_first_block > 0 || !version.published || version.stub, "a version lacks a block");
           continue;
         }
         const BlockRecord* block = state_.blocks.get(version.blocks[i]);
@@ -51,7 +51,8 @@ class Audit {
         }
         ++kv_blocks;
       }
-      KVRAIL_ASSERT(!version.published || kv_blocks == version.kv_blocks);
+      KVRAIL_ASSERT(!version.published || version.stub || kv_blocks == version.kv_blocks);
+      stubs_ += version.stub ? 1 : 0;
     });
   }
 
@@ -180,19 +181,26 @@ class Audit {
     }
   }
 
+  [[nodiscard]] std::uint64_t check_idle(TenantHandle tenant, const IdleList& list, bool stubs, bool kept) const {
+    std::uint64_t count = 0;
+    VersionHandle previous;
+    for (VersionHandle at = list.oldest; at; at = state_.versions.get(at)->lru_next) {
+      const VersionRecord* version = state_.versions.get(at);
+      KVRAIL_ASSERT(version != nullptr && version->in_lru && version->pins == 0 && version->tenant == tenant);
+      KVRAIL_ASSERT(version->lru_previous == previous && version->stub == stubs);
+      KVRAIL_ASSERT(stubs || version->kept == kept);
+      previous = at;
+      ++count;
+    }
+    KVRAIL_ASSERT(list.newest == previous);
+    return count;
+  }
+
   void check_lru() {
     std::uint64_t idle = 0;
     state_.tenants.for_each([&](TenantHandle handle, const TenantRecord& tenant) {
-      VersionHandle previous;
-      for (VersionHandle at = tenant.lru_oldest; at; at = state_.versions.get(at)->lru_next) {
-        const VersionRecord* version = state_.versions.get(at);
-        KVRAIL_ASSERT(version != nullptr && version->in_lru && version->pins == 0 &&
-                      version->tenant == handle);
-        KVRAIL_ASSERT(version->lru_previous == previous);
-        previous = at;
-        ++idle;
-      }
-      KVRAIL_ASSERT(tenant.lru_newest == previous);
+      idle += check_idle(handle, tenant.idle, false, false) + check_idle(handle, tenant.idle_kept, false, true);
+      idle += check_idle(handle, tenant.idle_stubs, true, false);
       for (BlockHandle at = tenant.plane_oldest; at; at = state_.blocks.get(at)->plane_next) {
         const BlockRecord* block = state_.blocks.get(at);
         KVRAIL_ASSERT(block != nullptr && block->has_planes() && block->plane_users == 0);
@@ -203,11 +211,12 @@ class Audit {
     state_.versions.for_each([&](VersionHandle, const VersionRecord& version) {
       const ContextRecord* context = state_.contexts.get(version.context);
       const bool owned = context != nullptr && context->local_owner.valid();
-      KVRAIL_ASSERT_MSG(version.in_lru == (version.published && version.pins == 0 && !owned),
+      KVRAIL_ASSERT_MSG(version.in_lru == (version.published && version.pins == 0 && !owned && !version.dying),
                         "an idle version without owner must be evictable, and no other");
       idle -= version.in_lru ? 1 : 0;
     });
     KVRAIL_ASSERT(idle == 0);
+    KVRAIL_ASSERT(stubs_ == state_.stubs);
   }
 
   void check_tenants() {
@@ -231,6 +240,7 @@ class Audit {
   std::vector<std::uint32_t> slot_refs_;
   std::vector<bool> visible_;  // named by a published version
   std::int64_t idle_planes_ = 0;
+  std::uint64_t stubs_ = 0;
   PerTenant versions_of_, blocks_of_, raw_, planes_, manifest_;
 };
 

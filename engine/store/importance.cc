@@ -26,7 +26,7 @@ Status Store::set_importance(AgentHandle handle, const Name& context, std::uint6
   if (record->importance == nullptr) {
     state_->pin(version);  // room may be made by evicting versions
     std::span<float> taken = state_->memory->try_array<float>(record->token_count);
-    while (taken.empty() && state_->evict_one(record->tenant)) {
+    while (taken.empty() && state_->evict_entry(record->tenant)) {
       taken = state_->memory->try_array<float>(record->token_count);
     }
     record->importance = taken.data();

@@ -25,6 +25,21 @@ bool Store::State::take_manifest(VersionRecord& version) noexcept {
   return true;
 }
 
+void Store::State::drop_manifest_blocks(VersionRecord& version) noexcept {
+  const std::byte* tokens = manifest_tail(version);
+  version.kv_blocks = 0;
+  std::memmove(manifest_tail(version), tokens, version.token_count * sizeof(TokenId));
+  const std::uint64_t before = granules(version.manifest_bytes);
+  version.manifest_bytes = sizeof(ManifestHeader) + version.token_count * sizeof(TokenId);
+  const std::uint64_t after = granules(version.manifest_bytes);
+  if (after == before) {
+    return;
+  }
+  StoreMemory& from = *receive_of(version.tenant);
+  from.extents->give_back(version.manifest_offset / kGranuleBytes + after, before - after, 0);
+  from.usage.give_back(mempool::PoolClass::manifest, (before - after) * kGranuleBytes);
+}
+
 std::byte* Store::State::manifest_tail(const VersionRecord& version) const noexcept {
   KVRAIL_ASSERT(version.manifest_offset != kNoOffset);
   return receive_of(version.tenant)->arena->base() + version.manifest_offset +

@@ -172,7 +172,11 @@ struct VersionRecord {
   std::uint64_t positions_offset = kNoOffset;  // likewise, of a staged topk: as they travel
   std::uint64_t positions_bytes = 0;
   std::uint32_t pins = 0;
-  std::uint32_t dying_at = 0;  // destroyed: blocks below have been let go
+  std::uint32_t dying_at = 0;  // of one whose blocks go: those below have been let go
+  bool dying = false;          // it waits in the tenant's list of these
+  bool kept = false;           // a tier has all its blocks too: they may go at any time
+  bool stub = false;           // its blocks have left memory, or are about to: token ids and hashes are what stayed
+  std::uint32_t stub_epsilon_ppm = 0;  // that they had lost
   bool published = false;
   bool in_lru = false;
   ContextHandle context;     // valid while it can be found by name
@@ -182,7 +186,7 @@ struct VersionRecord {
 
   // Whether it can be read and sent as KV; of token ids at most the start has some.
   [[nodiscard]] bool has_kv() const noexcept {
-    return block_count > 0 && medium != Medium::tokens && medium != Medium::reference;
+    return block_count > 0 && !stub && medium != Medium::tokens && medium != Medium::reference;
   }
 };
 
@@ -231,6 +235,8 @@ struct StagingRecord {
   std::uint32_t tail_from_row = 0;
   bool outgoing = false;        // for a peer: it has no manifest
   bool whole_blocks = false;    // no tail grows
+  bool anonymous = false;       // found by nobody once published
+  bool again = false;           // of a stub
   // A tail that grows in its own slot: what the slot held before, should the staging be abandoned.
   SlotHandle grown;
   SlotRecord before;
@@ -261,6 +267,11 @@ struct CommitRecord {
   Status refusal;
 };
 
+// Least recently used first, linked by the versions' lru_*.
+struct IdleList {
+  VersionHandle oldest, newest;
+};
+
 struct TenantRecord {
   Name name;
   mempool::RegionId receive = 0;
@@ -268,9 +279,11 @@ struct TenantRecord {
   std::uint64_t dropped_number = 0;  // highest version number of contexts that have gone
   std::uint32_t blocks = 0;
   std::uint32_t versions = 0;
-  VersionHandle lru_oldest, lru_newest;    // unpinned versions without a local owner
+  // Unpinned versions without a local owner: with KV that is nowhere else, with KV that a tier keeps too, stubs.
+  IdleList idle, idle_kept, idle_stubs;
+  std::uint64_t idle_kept_bytes = 0;       // of KV
   BlockHandle plane_oldest, plane_newest;  // blocks whose planes nobody uses
-  VersionHandle dying_first, dying_last;   // destroyed, not all blocks let go yet; linked by lru_next
+  VersionHandle dying_first, dying_last;   // destroyed, or stubs: not all blocks let go yet; linked by lru_next
 };
 
 struct AgentRecord {

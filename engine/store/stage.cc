@@ -291,6 +291,8 @@ Result<StagingHandle> Store::begin_stage(const StageRequest& request) noexcept {
   staging.limit_ppm = std::max(request.epsilon_ppm, request.held_limit_ppm);
   staging.outgoing = request.outgoing;
   staging.whole_blocks = request.whole_blocks;
+  staging.anonymous = request.anonymous;
+  staging.again = request.again;
   if (medium != Medium::topk) {
     return handle;
   }

@@ -4,6 +4,7 @@
 
 #include "codec/hash.h"
 #include "codec/sparse.h"
+#include "engine/core/tier_port.h"
 #include "engine/store/state.h"
 #include "kvrail/base/byte_order.h"
 #include "kvrail/base/no_alloc.h"
@@ -113,6 +114,22 @@ void Store::hash_chain(TenantHandle tenant, const Layout& layout, std::span<cons
   }
 }
 
+void Store::HaveScan::look_in_tier(const Hash128& hash, std::size_t tokens, bool held) noexcept {
+  if (tier == nullptr || unreachable) {
+    return;
+  }
+  if (!held) {
+    const auto kept = tier->find(hash);
+    if (!kept || kept->tokens != tokens || kept->epsilon_ppm > limits_ppm[0]) {
+      unreachable = true;
+      return;
+    }
+    ++tier_blocks;
+    tier_bytes += kept->stored_bytes;
+  }
+  ++reachable_blocks;
+}
+
 bool Store::scan(HaveScan& scan, TenantHandle tenant, const Layout& layout,
                  std::span<const TokenId> tokens, std::uint64_t& budget_blocks) const noexcept {
   const TenantRecord* record = state_->tenants.get(tenant);
@@ -130,6 +147,7 @@ bool Store::scan(HaveScan& scan, TenantHandle tenant, const Layout& layout,
     const auto part = block_tokens_of(tokens, layout.block_tokens, scan.next_block);
     const Hash128 hash = codec::chain(scan.parent, part);
     const BlockRecord* held = state_->blocks.get(state_->find_block(tenant, hash));
+    scan.look_in_tier(hash, part.size(), held != nullptr && held->epsilon_ppm <= scan.limits_ppm[0]);
     for (std::size_t k = 0; k < scan.limits_ppm.size(); ++k) {
       HaveResult& result = scan.results[k];
       if (held != nullptr && held->epsilon_ppm <= scan.limits_ppm[k]) {
@@ -235,7 +253,7 @@ Result<VersionHandle> Store::end_publish(StagingHandle handle) noexcept {
   state.tenants.get(version.tenant)->staged_bytes -= staging.bytes;
   state.stagings.erase(handle);
   state.give_back_positions(version);
-  if (!is_partial(version.medium)) {
+  if (!is_partial(version.medium) && !staging.anonymous) {
     const bool ids = version.medium == Medium::tokens || version.medium == Medium::reference;
     const VersionHandle equal = state.find_equal(version, ids ? staging.limit_ppm : version.epsilon_ppm);
     const VersionRecord* other = state.versions.get(equal);
@@ -246,7 +264,10 @@ Result<VersionHandle> Store::end_publish(StagingHandle handle) noexcept {
     }
   }
   state.write_manifest_header(version);
-  state.list(staging.version, state.may_list(version));
+  state.list(staging.version, staging.again || (!staging.anonymous && state.may_list(version)));
+  if (version.has_kv()) {
+    state.drop_stub_of(version);
+  }
   return staging.version;
 }
 

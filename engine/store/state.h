@@ -136,13 +136,19 @@ struct Store::State {
   void unpin(VersionHandle handle) noexcept;  // may destroy it
   // Not pinned. It is gone at once, its blocks follow: reap().
   void destroy(VersionHandle handle) noexcept;
+  // Not pinned. A stub stays of what can be had again from its token ids; anything else is destroyed.
+  void let_go(VersionHandle handle) noexcept;
   // Lets blocks of destroyed versions go. Returns how many.
   std::uint64_t reap(TenantHandle tenant, std::uint64_t budget_blocks) noexcept;
+  void bury_soon(VersionHandle handle) noexcept;
   [[nodiscard]] bool bury(VersionHandle handle, std::uint64_t& budget_blocks) noexcept;
   void unlist(VersionHandle handle) noexcept;
   void idle(VersionHandle handle) noexcept;  // the last pin has gone, or never was one
   void lru_remove(VersionHandle handle) noexcept;
+  // For room in the arena: blocks go before stubs.
   [[nodiscard]] bool evict_one(TenantHandle tenant) noexcept;
+  // For an entry or memory of the tables: stubs go before blocks.
+  [[nodiscard]] bool evict_entry(TenantHandle tenant) noexcept;
   void supersede(ContextRecord& context) noexcept;  // the context may be gone afterwards
   [[nodiscard]] ContextHandle find_context(TenantHandle tenant, const Name& owner,
                                            const Name& name) const noexcept;
@@ -154,8 +160,17 @@ struct Store::State {
   void own_context(ContextHandle handle, AgentRecord& agent) noexcept;
   void disown_context(ContextHandle handle) noexcept;
 
+  // --- stubs.cc ---
+  [[nodiscard]] bool may_become_stub(const VersionRecord& version) const noexcept;
+  void make_stub(VersionHandle handle) noexcept;
+  // The KV is here again: the stub of the same number is of no use.
+  void drop_stub_of(const VersionRecord& version) noexcept;
+  [[nodiscard]] bool is_shadowed(const VersionRecord& stub) const noexcept;
+  [[nodiscard]] std::uint32_t with_kv(const VersionRecord& version) const noexcept;  // of its context and number
+
   // --- manifest.cc ---
   [[nodiscard]] bool take_manifest(VersionRecord& version) noexcept;  // sizes are known
+  void drop_manifest_blocks(VersionRecord& version) noexcept;  // its entries; kv_blocks is 0 afterwards
   void write_manifest_header(const VersionRecord& version) noexcept;
   void write_manifest_block(const VersionRecord& version, std::uint32_t block) noexcept;
   [[nodiscard]] std::byte* manifest_tail(const VersionRecord& version) const noexcept;
@@ -216,6 +231,8 @@ struct Store::State {
   std::uint32_t dying_versions = 0;  // of all tenants: most cycles look at no tenant
   std::uint64_t copied_bytes = 0;
   std::uint64_t importance_bytes = 0;
+  std::uint64_t stubs_made = 0;
+  std::uint32_t stubs = 0;
   std::uint32_t commit_mark = 0;
 };
 

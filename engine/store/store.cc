@@ -221,20 +221,25 @@ TenantMemory Store::memory(TenantHandle tenant) const noexcept {
 
 Store::Counters Store::counters() const noexcept {
   return {state_->versions.size(), state_->blocks.size(), state_->deliveries.size(),
-          state_->stagings.size(), state_->copied_bytes, state_->importance_bytes};
+          state_->stagings.size(), state_->copied_bytes, state_->importance_bytes, state_->stubs, state_->stubs_made};
 }
 
 std::size_t Store::expire(TimeNs now_ns) noexcept {
   std::size_t count = 0;
-  state_->tenants.for_each([&](TenantHandle handle, TenantRecord& tenant) {
+  const auto expire_from = [&](const VersionHandle& oldest) {
     while (count < kExpiriesPerCall) {
-      const VersionRecord* oldest = state_->versions.get(tenant.lru_oldest);
-      if (oldest == nullptr || now_ns - oldest->last_used_ns < state_->options.context_ttl_ns) {
-        break;
+      const VersionRecord* version = state_->versions.get(oldest);
+      if (version == nullptr || now_ns - version->last_used_ns < state_->options.context_ttl_ns) {
+        return;
       }
-      KVRAIL_ASSERT(state_->evict_one(handle));
+      state_->destroy(oldest);
       ++count;
     }
+  };
+  state_->tenants.for_each([&](TenantHandle, const TenantRecord& tenant) {
+    expire_from(tenant.idle.oldest);
+    expire_from(tenant.idle_kept.oldest);
+    expire_from(tenant.idle_stubs.oldest);
   });
   return count;
 }

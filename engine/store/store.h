@@ -30,6 +30,7 @@
 
 namespace kvrail::engine {
 
+class TierPort;
 struct TenantTag;
 struct BlockTag;
 struct StagingTag;
@@ -54,6 +55,8 @@ struct StoreOptions {
   // How long contexts stay whose owner is not an agent of this node (any more), since their last
   // use. They also go, least recently used first, when the tenant's receive arena has no room.
   std::int64_t context_ttl_ns = 600'000'000'000;
+  // Of contexts that make room their token ids stay, to have the KV again from wherever it is.
+  bool stubs = true;
   bool hugetlb = false;
   bool lock_memory = false;
   LowRankBasisPtr lowrank;  // none: no planes of lowrank
@@ -74,6 +77,8 @@ struct VersionView {
   std::span<const BlockHandle> blocks;  // ceil(tokens / T), empty when only tokens are held
   std::span<const Hash128> hashes;      // chain after each block; the last may be a partial block's
   std::uint32_t epsilon_ppm = 0;
+  bool stub = false;                     // its KV has left memory: what is above are its ids and hashes, and of the KV
+  std::uint32_t stub_epsilon_ppm = 0;    // what it had lost
   ManifestRef manifest;
   Medium medium = Medium::full;          // how it came here; full for a local commit
   std::uint32_t window_first_block = 0;  // window: blocks[i] is invalid for 0 < i < this; split: this one begins the tail
@@ -145,6 +150,8 @@ struct StageRequest {
   // Held blocks up to this ε need not arrive again; epsilon_ppm is used if it is larger.
   std::uint32_t held_limit_ppm = 0;
   bool show_held = false;  // tokens and reference: for agents of the same Layout
+  bool anonymous = false;        // published, it is found by nobody; it stays while it is pinned
+  bool again = false;            // the KV of a stub: found where that is, whoever owns the context
   bool whole_blocks = false;     // rows of a shorter tail are not built upon: each missing block comes as a whole
   bool build_on_planes = false;  // coded media: planes that are held of a coarser copy need not arrive again
 };
@@ -327,6 +334,12 @@ class Store {
     std::array<std::uint32_t, kLimits> limits_ppm{};
     std::array<bool, kLimits> broken{};
     std::array<HaveResult, kLimits> results{};
+    // With a tier: the leading blocks, a last partial one included, that are held or kept there, within the first limit.
+    const TierPort* tier = nullptr;
+    std::uint64_t reachable_blocks = 0, tier_blocks = 0, tier_bytes = 0;
+    bool unreachable = false;
+
+    void look_in_tier(const Hash128& hash, std::size_t tokens, bool held) noexcept;
   };
   [[nodiscard]] bool scan(HaveScan& scan, TenantHandle tenant, const Layout& layout,
                           std::span<const TokenId> tokens,
@@ -377,6 +390,19 @@ class Store {
                                                       std::uint8_t kind,
                                                       std::span<const std::byte> bytes) noexcept;
 
+  // --- leaving memory ---
+  // The version that would be let go next for room in the tenant's receive arena though its KV is nowhere else, where
+  // a stub of it would stay; it is not pinned. Invalid: there is none.
+  [[nodiscard]] VersionHandle next_to_leave(TenantHandle tenant) const noexcept;
+  // Of the first tenant that is short of memory and has one.
+  [[nodiscard]] VersionHandle next_to_leave(std::uint32_t free_below_ppm) const noexcept;
+  // Whether a smaller share of it is free, or taken by what a tier keeps too and nobody uses.
+  [[nodiscard]] bool short_of_memory(TenantHandle tenant, std::uint32_t free_below_ppm) const noexcept;
+  // A tier has all blocks of the version, which is pinned: it goes before others, and costs a read to have again.
+  void keep(VersionHandle version) noexcept;
+  // The rows of a staged block have come from where they had been kept, with this loss.
+  void came_back(BlockHandle block, std::uint32_t epsilon_ppm) noexcept;
+
   // Bounded housekeeping: TTL, blocks of versions that went, digests of fresh commits, retired memory
   // that nobody took. Returns work done; 0: nothing to do now.
   std::size_t housekeep(TimeNs now_ns, std::uint64_t budget_bytes) noexcept;
@@ -386,6 +412,7 @@ class Store {
   struct Counters {
     std::uint64_t versions = 0, blocks = 0, deliveries = 0, stagings = 0, copied_bytes = 0;
     std::uint64_t importance_bytes = 0;
+    std::uint64_t stubs = 0, stubs_made = 0;  // now; ever
   };
   [[nodiscard]] Counters counters() const noexcept;
 

@@ -10,6 +10,15 @@ namespace {
 // Of a version that goes; larger ones go in steps.
 constexpr std::uint64_t kBlocksAtOnce = 256;
 
+IdleList& idle_list(TenantRecord& tenant, const VersionRecord& version) noexcept {
+  return version.stub ? tenant.idle_stubs : version.kept ? tenant.idle_kept : tenant.idle;
+}
+
+// What its going would give back, if nothing else names its blocks.
+std::uint64_t idle_kept_bytes(const VersionRecord& version) noexcept {
+  return version.kept && !version.stub ? std::uint64_t{version.kv_blocks} * version.layout.block_bytes() : 0;
+}
+
 // Which of two versions of a context is found first.
 bool goes_before(const VersionRecord& a, const VersionRecord& b) noexcept {
   if (a.number != b.number) {
@@ -31,7 +40,7 @@ Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name
                                                  bool with_missing) noexcept {
   TenantRecord& holder = *tenants.get(tenant);
   while (options.tenant_max_versions != 0 && holder.versions >= options.tenant_max_versions) {
-    if (!evict_one(tenant)) {
+    if (!evict_entry(tenant)) {
       return Status{Code::quota_exceeded, Scope::transfer,
                     static_cast<std::int32_t>(options.tenant_max_versions)};
     }
@@ -41,7 +50,7 @@ Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name
   if (hash_count > options.max_blocks || token_count > kMaxTokens) {
     return Status{Code::too_large, Scope::transfer, static_cast<std::int32_t>(options.max_blocks)};
   }
-  while (versions.full() && evict_one(tenant)) {
+  while (versions.full() && evict_entry(tenant)) {
   }
   const VersionHandle handle = versions.try_emplace();
   if (!handle) {
@@ -64,7 +73,7 @@ Result<VersionHandle> Store::State::make_version(TenantHandle tenant, const Name
       hash_count *
       (sizeof(Hash128) + (with_blocks ? sizeof(BlockHandle) : 0) + (with_missing ? 1 : 0));
   std::byte* lists = memory->try_array<std::byte>(bytes).data();
-  while (lists == nullptr && evict_one(tenant)) {
+  while (lists == nullptr && evict_entry(tenant)) {
     lists = memory->try_array<std::byte>(bytes).data();
   }
   if (lists == nullptr) {
@@ -121,16 +130,21 @@ void Store::State::idle(VersionHandle handle) noexcept {
   if (context != nullptr && context->local_owner.valid()) {
     return;  // It is the owner's, who drops it.
   }
+  if (version.dying) {
+    return;  // When its last block has gone.
+  }
   TenantRecord& tenant = *tenants.get(version.tenant);
+  tenant.idle_kept_bytes += idle_kept_bytes(version);
+  IdleList& list = idle_list(tenant, version);
   version.in_lru = true;
-  version.lru_previous = tenant.lru_newest;
+  version.lru_previous = list.newest;
   version.lru_next = VersionHandle{};
-  if (VersionRecord* last = versions.get(tenant.lru_newest)) {
+  if (VersionRecord* last = versions.get(list.newest)) {
     last->lru_next = handle;
   } else {
-    tenant.lru_oldest = handle;
+    list.oldest = handle;
   }
-  tenant.lru_newest = handle;
+  list.newest = handle;
 }
 
 void Store::State::lru_remove(VersionHandle handle) noexcept {
@@ -139,10 +153,12 @@ void Store::State::lru_remove(VersionHandle handle) noexcept {
     return;
   }
   TenantRecord& tenant = *tenants.get(version.tenant);
+  tenant.idle_kept_bytes -= idle_kept_bytes(version);
+  IdleList& list = idle_list(tenant, version);
   VersionRecord* previous = versions.get(version.lru_previous);
   VersionRecord* next = versions.get(version.lru_next);
-  (previous != nullptr ? previous->lru_next : tenant.lru_oldest) = version.lru_next;
-  (next != nullptr ? next->lru_previous : tenant.lru_newest) = version.lru_previous;
+  (previous != nullptr ? previous->lru_next : list.oldest) = version.lru_next;
+  (next != nullptr ? next->lru_previous : list.newest) = version.lru_previous;
   version.in_lru = false;
 }
 
@@ -150,12 +166,38 @@ bool Store::State::evict_one(TenantHandle tenant) noexcept {
   if (reap(tenant, kBlocksAtOnce) > 0) {
     return true;
   }
-  const VersionHandle oldest = tenants.get(tenant)->lru_oldest;
-  if (!oldest) {
-    return false;
+  const TenantRecord& from = *tenants.get(tenant);
+  if (const VersionHandle first = from.idle_kept.oldest ? from.idle_kept.oldest : from.idle.oldest) {
+    let_go(first);
+    return true;
   }
-  destroy(oldest);
-  return true;
+  if (from.idle_stubs.oldest) {
+    destroy(from.idle_stubs.oldest);
+    return true;
+  }
+  return false;
+}
+
+bool Store::State::evict_entry(TenantHandle tenant) noexcept {
+  if (reap(tenant, kBlocksAtOnce) > 0) {
+    return true;
+  }
+  const TenantRecord& from = *tenants.get(tenant);
+  for (const VersionHandle first : {from.idle_stubs.oldest, from.idle_kept.oldest, from.idle.oldest}) {
+    if (first) {
+      destroy(first);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Store::State::let_go(VersionHandle handle) noexcept {
+  if (may_become_stub(*versions.get(handle))) {
+    make_stub(handle);
+  } else {
+    destroy(handle);
+  }
 }
 
 // Only the newest numbers of a context stay; older ones go as soon as nobody pins them.
@@ -209,12 +251,23 @@ void Store::State::destroy(VersionHandle handle) noexcept {
     version.manifest_bytes = 0;
   }
   give_back_positions(version);
+  stubs -= version.stub ? 1 : 0;
+  version.stub = false;
+  if (!version.dying) {
+    bury_soon(handle);
+  }
+}
+
+// A few blocks go at once, more of them in steps: reap().
+void Store::State::bury_soon(VersionHandle handle) noexcept {
+  VersionRecord& version = *versions.get(handle);
   std::uint64_t at_once = kBlocksAtOnce;
-  TenantRecord& tenant = *tenants.get(version.tenant);
   if (version.block_count <= at_once) {
     KVRAIL_ASSERT(bury(handle, at_once));
     return;
   }
+  TenantRecord& tenant = *tenants.get(version.tenant);
+  version.dying = true;
   version.lru_next = VersionHandle{};
   if (VersionRecord* last = versions.get(tenant.dying_last)) {
     last->lru_next = handle;
@@ -237,6 +290,16 @@ bool Store::State::bury(VersionHandle handle, std::uint64_t& budget_blocks) noex
       version.blocks[version.dying_at] = BlockHandle{};
       unref(block);
     }
+  }
+  version.dying = false;
+  if (version.stub) {
+    version.block_count = version.dying_at = 0;
+    if (version.pins == 0) {
+      const TimeNs used_ns = version.last_used_ns;
+      idle(handle);
+      version.last_used_ns = used_ns;
+    }
+    return true;
   }
   memory->give_back(version.hashes);
   if (version.importance != nullptr) {
@@ -286,8 +349,8 @@ void Store::State::unpin(VersionHandle handle) noexcept {
     return;
   }
   ContextRecord* context = contexts.get(version->context);
-  if (context == nullptr || is_revoked(*version)) {
-    destroy(handle);  // Dropped by its owner, terminal, or on pages that are to go.
+  if (context == nullptr || is_revoked(*version) || is_shadowed(*version)) {
+    destroy(handle);  // Dropped by its owner, terminal, on pages that are to go, or a stub of what is here again.
     return;
   }
   idle(handle);
@@ -312,6 +375,8 @@ bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
   out.kept_tokens = version->kept_tokens;
   out.positions = state_->positions_of(*version);
   out.epsilon_ppm = version->epsilon_ppm;
+  out.stub = version->stub;
+  out.stub_epsilon_ppm = version->stub_epsilon_ppm;
   out.manifest = state_->manifest_ref(*version);
   out.medium = version->medium;
   out.window_first_block = version->window_first_block;

@@ -15,6 +15,8 @@
 
 #include <csignal>
 
+#include "tests/sim/draw_tier.h"
+#include "tests/sim/sim_basis.h"
 #include "tests/support/mode.h"
 #include "tests/support/node_world.h"
 #include "transport/wire/codec.h"
@@ -31,31 +33,6 @@ bool trace_on = false;
       std::printf("\n");                                                      \
     }                                                                         \
   } while (false)
-
-// Directions are the values themselves, quantised over all that a row can hold: the first layer at 7 bits, the
-// second at 5, so that its runs are smaller.
-LowRankBasisPtr sim_basis() {
-  constexpr std::uint16_t kTheta = 51 * 16;  // 2^-13
-  codec::BasisContent content;
-  content.shape = {small_layout().model_id, 2, 2, 32, 1, 32, 2, {}};
-  content.group_of_layer = {0, 1};
-  for (int segment = 0; segment < 8; ++segment) {
-    codec::BasisSegmentContent of;
-    of.mean.assign(32, 0.0F);
-    of.matrix.assign(32UL * 32, 0.0F);
-    for (std::size_t c = 0; c < 32; ++c) {
-      of.matrix[33 * c] = 1.0F;
-      for (std::uint32_t bit = 0; bit < codec::kMaxComponentBits; ++bit) {
-        of.steps.push_back(4.25F / static_cast<float>(2U << bit));
-        of.gains.push_back(1.0F / static_cast<float>(1ULL << 2 * (bit + (segment < 4 ? 0 : 2))));
-      }
-    }
-    content.segments.push_back(std::move(of));
-  }
-  auto basis = codec::Basis::parse(codec::basis_file(content));
-  KVRAIL_ASSERT_MSG(basis.ok(), basis.ok() ? "" : basis.error().message.c_str());
-  return std::make_shared<const LowRankBasis>(std::move(basis).value(), kTheta);
-}
 
 struct Failure {
   std::string text;
@@ -143,6 +120,7 @@ class Run {
     options.limits.scratch_bytes = config_.chance(0.2) ? 32 * 1024 : 1 << 20;
     options.limits.max_out = config_.chance(0.2) ? 4 : 64;
     options.limits.max_in = config_.chance(0.2) ? 2 : 64;
+    options.store.stubs = !config_.chance(0.2);
     options.limits.max_events = 256;
     static const LowRankBasisPtr kBasis = sim_basis();
     if (config_.chance(0.7)) options.store.lowrank = kBasis;
@@ -157,6 +135,7 @@ class Run {
     const auto count = 2 + config_.uniform(3);
     for (NodeId id = 1; id <= count; ++id) {
       options_[id] = options_for(id);
+      if (config_.chance(0.5)) tiers_[id] = draw_tier(config_, options_[id]);
       lives_[id] = 1;
       start_node(id);
       const auto agents = 1 + config_.uniform(2);
@@ -172,6 +151,7 @@ class Run {
   }
   void start_node(NodeId id) {
     Host& host = world_.add(id, &options_[id], lives_[id]);
+    if (tiers_.contains(id)) world_.give_tier(host, tiers_.at(id));
     for (NodeId other = 1; other < id; ++other) world_.dial(host, other);
     // Sometimes both dial, and one of the lanes has to go.
     for (NodeId other = id + 1; other <= options_.size(); ++other) {
@@ -495,6 +475,7 @@ class Run {
     }
     for (auto& one : people_) release(*one);
     for (auto& [id, host] : world_.hosts) {
+      restores_ += host->node->counters().restores;
       require(host->node->store().counters().stagings == 0, "a staging is left");
       require(host->node->store().counters().deliveries == 0, "a delivery is left");
     }
@@ -533,6 +514,7 @@ class Run {
   transport::sim::LinkModel clean_;
   World world_;
   std::map<NodeId, NodeOptions> options_;
+  std::map<NodeId, MemoryTierOptions> tiers_;
   std::map<NodeId, Incarnation> lives_;
   std::map<std::string, std::uint64_t> births_;
   std::map<std::string, std::uint64_t> contents_;
@@ -541,7 +523,7 @@ class Run {
 
  public:
   std::map<Code, std::uint64_t> ended_;
-  std::uint64_t deliveries_ = 0, claims_ = 0;
+  std::uint64_t deliveries_ = 0, claims_ = 0, restores_ = 0;
 };
 
 std::uint64_t present_seed = 0;
@@ -552,7 +534,7 @@ void on_abort(int) {  // an assertion failed: tell where to look
 
 int run_seeds(std::uint64_t first, std::uint64_t last) {
   std::uint64_t failed = 0;
-  std::uint64_t deliveries = 0, claims = 0;
+  std::uint64_t deliveries = 0, claims = 0, restores = 0;
   std::map<Code, std::uint64_t> ended;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     present_seed = seed;
@@ -562,6 +544,7 @@ int run_seeds(std::uint64_t first, std::uint64_t last) {
       if (seed % 50 == 0 && Run(seed).run() != hash) throw Failure{"two runs of one seed differ"};
       deliveries += run.deliveries_;
       claims += run.claims_;
+      restores += run.restores_;
       for (const auto& [code, count] : run.ended_) ended[code] += count;
     } catch (const Failure& failure) {
       ++failed;
@@ -570,8 +553,9 @@ int run_seeds(std::uint64_t first, std::uint64_t last) {
       std::fflush(stdout);
     }
   }
-  std::printf("%lu seeds, %lu failed; %lu deliveries, %lu claims; ends:", static_cast<unsigned long>(last - first + 1),
-              static_cast<unsigned long>(failed), static_cast<unsigned long>(deliveries), static_cast<unsigned long>(claims));
+  std::printf("%lu seeds, %lu failed; %lu deliveries, %lu claims, %lu restores; ends:", static_cast<unsigned long>(last - first + 1),
+              static_cast<unsigned long>(failed), static_cast<unsigned long>(deliveries), static_cast<unsigned long>(claims),
+              static_cast<unsigned long>(restores));
   for (const auto& [code, count] : ended) std::printf(" %s %lu", name(code), static_cast<unsigned long>(count));
   std::printf("\n");
   return failed == 0 ? 0 : 1;

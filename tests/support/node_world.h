@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/core/node.h"
+#include "engine/tier/memory_tier.h"
 #include "kvrail/base/no_alloc.h"
 #include "kvrail/base/prng.h"
 #include "transport/sim/sim_network.h"
@@ -74,6 +75,7 @@ struct Host final : AgentSink {
   std::size_t ring = SIZE_MAX;
   std::unique_ptr<transport::sim::SimTransport> transport;
   std::unique_ptr<Node> node;
+  std::unique_ptr<MemoryTier> tier;  // goes first
   std::map<std::uint64_t, std::deque<AgentEvent>> events;
 };
 
@@ -120,6 +122,14 @@ class World {
     Host& made = *host;
     hosts[id] = std::move(host);
     return made;
+  }
+  // On the world's clock, for blocks of small layouts.
+  MemoryTier& give_tier(Host& host, MemoryTierOptions options = {}) {
+    options.clock = &network.clock();
+    options.most_block_bytes = small_layout().block_bytes();
+    host.tier = std::make_unique<MemoryTier>(options);
+    host.node->set_tier(*host.tier);
+    return *host.tier;
   }
   void dial(Host& from, NodeId to) {
     KVRAIL_ASSERT(from.node->connect("sim:" + std::to_string(to), 0).ok());

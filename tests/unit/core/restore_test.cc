@@ -1,0 +1,306 @@
+// Contexts that leave memory for a tier, and how they come back: to who fetches or forwards them, and in the place of
+// bytes that an offer would bring.
+#include "engine/tier/memory_tier.h"
+#include "tests/support/mode.h"
+#include "tests/unit/core/pair.h"
+
+using namespace kvrail;
+using namespace kvrail::testing;
+
+namespace {
+
+constexpr std::size_t kTokens = 640;  // 40 blocks of 8 KiB; a receive arena of 2 MiB holds six of these
+
+// The second node has a tier. Its receiver is sent contexts of seed 100 + i that it gives back at once.
+struct Tiered {
+  explicit Tiered(const MemoryTierOptions& tier_options = {}, const transport::sim::LinkModel& link = {})
+      : pair(World::small_options(1, 1), TestAgent::base_info(), TestAgent::base_info(), link),
+        tier(pair.world.give_tier(*pair.b, tier_options)) {}
+
+  static SendOptions whole() {
+    SendOptions options;
+    options.medium = Medium::full;
+    return options;
+  }
+  static std::string context(int i) { return "c" + std::to_string(i); }
+  void bring(int i, std::size_t tokens = kTokens) {
+    REQUIRE(pair.sender->commit(context(i), 100 + i, tokens, 2 * kTokens).ok());
+    REQUIRE(pair.send(context(i), whole()).status.ok());
+    pair.exact(100 + i, tokens);
+    // The sender's arena is no larger: it keeps one context at a time.
+    KVRAIL_ASSERT(pair.a->node->drop_context(pair.sender->handle, name_of(context(i))).ok());
+    KVRAIL_ASSERT(pair.a->node->free_blocks(pair.sender->handle, pair.sender->contexts[context(i)].extent).code != Code::internal);
+    pair.sender->contexts.erase(context(i));
+  }
+  void bring_many(int count) {
+    for (int i = 0; i < count; ++i) {
+      bring(i);
+      settle();
+    }
+  }
+  // Until nothing is written any more.
+  void settle() {
+    pair.world.run_for(100 * kMillisecondNs);
+    pair.world.check();
+  }
+  [[nodiscard]] Store& store() { return pair.b->node->store(); }
+  [[nodiscard]] const StatusCounters& counters() { return pair.b->node->counters(); }
+  [[nodiscard]] VersionView view_of(int i) {
+    VersionView view;
+    const auto tenant = store().find_tenant(name_of("tenant"));
+    REQUIRE(store().view(store().find(tenant, name_of("sender"), name_of(context(i)), 0), view));
+    return view;
+  }
+  void owner_goes() {
+    pair.a->node->detach(pair.sender->handle);
+    REQUIRE(pair.world.run_until([&] { return !pair.b->node->knows(name_of("tenant"), name_of("sender")); }));
+  }
+  // The terminal event of a fetch by the receiver, of a context whose owner has gone.
+  AgentEvent fetch(int i) {
+    const TicketId ticket = pair.receiver->next_ticket++;
+    REQUIRE(pair.b->node->fetch(pair.receiver->handle, ticket, name_of("sender"), name_of(context(i)), 0, {}).ok());
+    AgentEvent event;
+    REQUIRE(pair.world.run_until([&] { return pair.receiver->take(AgentEventKind::fetched, event, ticket); }));
+    return event;
+  }
+
+  Pair pair;
+  MemoryTier& tier;
+};
+
+}  // namespace
+
+TEST_CASE("contexts that nobody uses are written ahead of need, leave when room is wanted, and stubs of them stay") {
+  Tiered t;
+  t.bring_many(8);
+  CHECK(t.counters().offloads > 0);
+  CHECK(t.store().counters().stubs > 0);
+  CHECK(t.store().counters().stubs <= t.counters().offloads);
+  CHECK(t.view_of(0).stub);
+  CHECK(t.view_of(0).blocks.empty());
+  CHECK(t.view_of(0).hashes.size() == 40);
+  const auto tokens = TestAgent::tokens_of(100, kTokens);
+  CHECK(std::equal(tokens.begin(), tokens.end(), t.view_of(0).tokens.begin(), t.view_of(0).tokens.end()));
+  CHECK_FALSE(t.view_of(7).stub);
+  for (const Hash128& hash : t.view_of(0).hashes) CHECK(t.tier.find(hash).has_value());
+  CHECK_FALSE(t.store().short_of_memory(t.store().find_tenant(name_of("tenant")), 250'000));
+}
+
+TEST_CASE("what was kept of a context whose owner has gone is fetched from the tier, exact") {
+  Tiered t;
+  t.bring_many(8);
+  t.owner_goes();
+  REQUIRE(t.view_of(0).stub);
+  const AgentEvent event = t.fetch(0);
+  CHECK(event.status.ok());
+  const Received got = t.pair.exact(100, kTokens);
+  CHECK(got.header.medium == Medium::full);
+  CHECK(got.header.version == 1);
+  CHECK(t.counters().restores == 1);
+  CHECK(t.counters().restored_bytes == 40 * small_layout().block_bytes());
+  CHECK_FALSE(t.view_of(0).stub);  // and the stub has gone
+  t.settle();
+}
+
+TEST_CASE("a context that grew comes back from the tier as far as it is there, and only the rest is sent") {
+  transport::sim::LinkModel slow;
+  slow.rate_bytes_per_s = 10'000'000;
+  Tiered t({}, slow);
+  t.bring_many(8);
+  REQUIRE(t.view_of(1).stub);
+  REQUIRE(t.pair.sender->commit("c1", 101, kTokens + 160, 2 * kTokens).ok());
+  const AgentEvent sent = t.pair.send("c1", Tiered::whole());
+  CHECK(sent.status.ok());
+  CHECK(sent.missing_blocks == 10);
+  CHECK(sent.bytes == 10 * small_layout().block_bytes());
+  t.pair.exact(101, kTokens + 160);
+  CHECK(t.counters().restores == 1);
+  t.settle();
+}
+
+TEST_CASE("where sending is quicker than the tier, the tier is not asked") {
+  MemoryTierOptions slow;
+  slow.bytes_per_s = 1'000'000;
+  Tiered t(slow);
+  REQUIRE(t.tier.restore_ns(40 * small_layout().block_bytes()) > 300 * kMillisecondNs);
+  REQUIRE(t.pair.sender->commit("c", 5, kTokens).ok());
+  VersionView view;
+  const auto tenant = t.pair.a->node->store().find_tenant(name_of("tenant"));
+  REQUIRE(t.pair.a->node->store().view(t.pair.a->node->store().find(tenant, name_of("sender"), name_of("c"), 0), view));
+  for (std::size_t b = 0; b < view.blocks.size(); ++b) {
+    const BlockView block = t.pair.a->node->store().block(view.blocks[b]);
+    REQUIRE(t.tier.put({std::uint64_t{1} << 62, block.hash, view.layout, block.tokens, 0, block.raw}));
+    t.pair.world.network.advance_to(t.tier.next_due_ns());
+    std::array<TierCompletion, 1> done;
+    REQUIRE(t.tier.poll(done) == 1);
+  }
+  CHECK(t.pair.send("c", Tiered::whole()).status.ok());
+  t.pair.exact(5, kTokens);
+  CHECK(t.counters().restores + t.counters().restores_failed == 0);
+}
+
+TEST_CASE("damage in the tier costs a transfer or a computation, never a wrong byte") {
+  transport::sim::LinkModel slow;
+  slow.rate_bytes_per_s = 10'000'000;
+  Tiered t({}, slow);
+  t.bring_many(8);
+  REQUIRE(t.view_of(0).stub);
+  SUBCASE("a stub is delivered as token ids") {
+    t.owner_goes();
+    t.tier.corrupt(t.view_of(0).hashes[17]);
+    CHECK(t.fetch(0).status.ok());
+    const Received got = read_delivery(*t.pair.b, t.pair.delivered());
+    CHECK(got.header.medium == Medium::tokens);
+    CHECK(got.blocks.empty());
+    CHECK(got.tokens == TestAgent::tokens_of(100, kTokens));
+    CHECK(t.counters().restores_failed == 1);
+  }
+  SUBCASE("of an offer the blocks before the damage come from the tier, the others are sent") {
+    t.tier.corrupt(t.view_of(0).hashes[17]);
+    REQUIRE(t.pair.sender->commit("c0", 100, kTokens, 2 * kTokens).ok());
+    const AgentEvent sent = t.pair.send("c0", Tiered::whole());
+    CHECK(sent.status.ok());
+    t.pair.exact(100, kTokens);
+    CHECK(sent.missing_blocks == 40 - 17);
+    CHECK(t.counters().restores_failed == 1);
+    CHECK(t.counters().restores == 1);
+  }
+  SUBCASE("a block that the tier lost without a word") {
+    t.owner_goes();
+    t.tier.lose_unseen(t.view_of(0).hashes[0]);
+    CHECK(t.fetch(0).status.ok());
+    CHECK(read_delivery(*t.pair.b, t.pair.delivered()).header.medium == Medium::tokens);
+  }
+  t.settle();
+}
+
+TEST_CASE("a tier that takes nothing leaves things as they are without one") {
+  Tiered t;
+  t.tier.set_state(TierState::failed);
+  t.bring_many(10);  // more than fits: room is made by dropping
+  CHECK(t.counters().offloads == 0);
+  CHECK(t.store().counters().stubs > 0);
+  t.owner_goes();
+  REQUIRE(t.view_of(0).stub);
+  CHECK(t.fetch(0).status.ok());
+  CHECK(read_delivery(*t.pair.b, t.pair.delivered()).header.medium == Medium::tokens);
+}
+
+TEST_CASE("who waits for a restore ends as wanted, and what the tier still writes to stays until then") {
+  Tiered t;
+  t.bring_many(8);
+  t.owner_goes();
+  REQUIRE(t.view_of(0).stub);
+  t.tier.hold(true);
+  const TicketId ticket = t.pair.receiver->next_ticket++;
+  SendOptions options;
+  options.deadline_ns = kSecondNs;
+  REQUIRE(t.pair.b->node->fetch(t.pair.receiver->handle, ticket, name_of("sender"), name_of("c0"), 0, options).ok());
+  t.pair.world.run_for(10 * kMillisecondNs);
+  REQUIRE(t.tier.under_way() > 0);
+  AgentEvent event;
+  SUBCASE("cancelled") {
+    CHECK(t.pair.b->node->cancel(t.pair.receiver->handle, ticket).ok());
+    REQUIRE(t.pair.receiver->take(AgentEventKind::fetched, event, ticket));
+    CHECK(event.status.code == Code::cancelled);
+  }
+  SUBCASE("at its deadline") {
+    REQUIRE(t.pair.world.run_until([&] { return t.pair.receiver->take(AgentEventKind::fetched, event, ticket); }));
+    CHECK(event.status.code == Code::timed_out);
+  }
+  SUBCASE("gone") { t.pair.b->node->detach(t.pair.receiver->handle); }
+  t.pair.world.check();
+  t.tier.hold(false);
+  t.settle();
+  CHECK(t.counters().restores == 1);
+  CHECK_FALSE(t.view_of(0).stub);
+}
+
+TEST_CASE("a sender that ends while the receiver restores leaves nothing behind") {
+  transport::sim::LinkModel slow;
+  slow.rate_bytes_per_s = 10'000'000;
+  Tiered t({}, slow);
+  t.bring_many(8);
+  REQUIRE(t.view_of(0).stub);
+  t.tier.hold(true);
+  REQUIRE(t.pair.sender->commit("c0", 100, kTokens + 160, 2 * kTokens).ok());
+  const TicketId ticket = t.pair.sender->send("c0", {"receiver"}, Tiered::whole());
+  REQUIRE(t.pair.world.run_until([&] { return t.tier.under_way() > 0; }));
+  SUBCASE("by its agent") { CHECK(t.pair.a->node->cancel(t.pair.sender->handle, ticket).ok()); }
+  SUBCASE("with its node") { t.pair.world.kill(1); }
+  t.pair.world.run_for(5 * kSecondNs);
+  t.tier.hold(false);
+  CHECK(t.pair.world.run_until([&] { return t.pair.world.idle() && t.tier.under_way() == 0; }));
+  t.settle();
+}
+
+TEST_CASE("a context of an agent that came back is sent on from the tier") {
+  // The owner lives on the node with the tier, goes, and comes back under its name.
+  Tiered t;
+  auto owner = std::make_unique<TestAgent>(*t.pair.b, "owner");
+  REQUIRE(owner->commit("work", 7, kTokens).ok());
+  t.pair.b->node->detach(owner->handle);
+  const auto tenant = t.store().find_tenant(name_of("tenant"));
+  t.bring_many(8);
+  VersionView view;
+  const auto left = [&] { return t.store().find(tenant, name_of("owner"), name_of("work"), 0); };
+  REQUIRE((t.store().view(left(), view) && view.stub));
+  owner = std::make_unique<TestAgent>(*t.pair.b, "owner");
+  REQUIRE(t.pair.world.run_until([&] { return t.pair.a->node->knows(name_of("tenant"), name_of("owner")); }));
+  const TicketId ticket = owner->send("work", {"sender"}, Tiered::whole());
+  AgentEvent event;
+  REQUIRE(t.pair.world.run_until([&] { return owner->take(AgentEventKind::sent, event, ticket); }));
+  CHECK(event.status.ok());
+  CHECK(event.medium == Medium::full);
+  REQUIRE(t.pair.sender->take(AgentEventKind::delivery, event));
+  CHECK(largest_error(*t.pair.a, read_delivery(*t.pair.a, event), 7) == 0);
+  REQUIRE((t.store().view(left(), view) && !view.stub));
+  t.settle();
+}
+
+// Contexts come, grow and are asked for again in any order, on a tier with every fault.
+TEST_CASE("whatever the tier does, what is delivered is exact or token ids") {
+  std::uint64_t restores = 0;
+  std::uint64_t failed = 0;
+  for (std::uint64_t seed = 1; seed <= kvrail::test::by_mode<std::uint64_t>(20, 60, 5'000); ++seed) {
+    CAPTURE(seed);
+    Prng prng(seed);
+    MemoryTierOptions options;
+    options.seed = seed;
+    options.capacity_bytes = (std::uint64_t{200} << prng.uniform(3)) * small_layout().block_bytes();
+    options.in_flight = 1 + static_cast<std::uint32_t>(prng.uniform(40));
+    options.corrupt_ppm = prng.chance(0.5) ? 5'000 : 0;
+    options.lose_ppm = prng.chance(0.5) ? 5'000 : 0;
+    options.refuse_ppm = prng.chance(0.3) ? 20'000 : 0;
+    transport::sim::LinkModel link;
+    link.rate_bytes_per_s = std::uint64_t{2'000'000} << prng.uniform(8);
+    Tiered t(options, link);
+    std::map<int, std::size_t> lengths;
+    for (int step = 0; step < 40; ++step) {
+      const int i = static_cast<int>(prng.uniform(14));
+      std::size_t& length = lengths[i];
+      if (length == 0 || prng.chance(0.3)) length += 16 + prng.uniform(kTokens);
+      length = std::min(length, 2 * kTokens);
+      t.bring(i, length);
+      if (prng.chance(0.3)) t.pair.world.run_for(static_cast<TimeNs>(prng.uniform(100'000'000)));
+    }
+    t.owner_goes();
+    for (const auto& [i, length] : lengths) {
+      VersionView view;
+      const auto tenant = t.store().find_tenant(name_of("tenant"));
+      if (!t.store().find(tenant, name_of("sender"), name_of(Tiered::context(i)), 0).valid()) continue;
+      REQUIRE(t.fetch(i).status.ok());
+      const AgentEvent event = t.pair.delivered();
+      const Received got = read_delivery(*t.pair.b, event);
+      CHECK(got.tokens.size() <= length);
+      CHECK(got.tokens == TestAgent::tokens_of(100 + static_cast<std::uint64_t>(i), got.tokens.size()));
+      CHECK((got.blocks.empty() ? got.header.medium == Medium::tokens : largest_error(*t.pair.b, got, 100 + static_cast<std::uint64_t>(i)) == 0));
+      CHECK(t.pair.b->node->release(t.pair.receiver->handle, event.delivery, 0).ok());
+    }
+    t.settle();
+    restores += t.counters().restores;
+    failed += t.counters().restores_failed;
+  }
+  CHECK(restores > 20);
+  CHECK(failed > 0);
+}
