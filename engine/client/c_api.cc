@@ -309,6 +309,13 @@ kvrail_code kvrail_send(kvrail_agent* agent, const char* context, uint64_t versi
   });
 }
 
+kvrail_code kvrail_will_need(kvrail_agent* agent, const char* owner, const char* context, int64_t in_ns, double probability,
+                             int64_t timeout_ns) {
+  return guarded([&]() -> kvrail_code {
+    return done(agent->agent.will_need(text_of(owner), text_of(context), Nanoseconds(in_ns), probability, Nanoseconds(timeout_ns)));
+  });
+}
+
 kvrail_code kvrail_reserve(kvrail_agent* agent, const char* receiver, uint64_t bytes, int64_t period_ns,
                            int64_t offset_ns, int64_t timeout_ns, kvrail_reservation_figures* figures,
                            uint32_t* reservation) {

@@ -142,6 +142,9 @@ class AgentCommands {
   virtual Status set_importance(AgentHandle agent, const Name& name, std::uint64_t version, std::uint64_t first,
                                 std::span<const float> importance) noexcept = 0;
   virtual Status drop_context(AgentHandle agent, const Name& name) noexcept = 0;
+  // The agent will ask for that context in so long, with that probability (0: not any more).
+  virtual Status will_need(AgentHandle agent, const Name& owner, const Name& context, std::int64_t in_ns,
+                           std::uint32_t probability_ppm) noexcept = 0;
   // No bytes: the agent has no summary to give, and the transfer ends with Code::rejected.
   virtual Status summary(AgentHandle agent, TransferId request, std::uint8_t kind,
                          std::span<const std::byte> bytes) noexcept = 0;

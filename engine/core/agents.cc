@@ -165,6 +165,7 @@ void Node::Core::drop_open_work(AgentHandle handle) noexcept {
     if (task.agent == handle && task.ended_ns == 0) task.ended_ns = now_;
   });
   drop_splits_of(handle);
+  drop_expected_of(handle);
   drop_reservations_of(handle);
 }
 

@@ -270,6 +270,37 @@ void Node::Core::show_peers_and_tasks(StatusData& data) noexcept {
   data.task_count = std::min<std::uint32_t>(n, kStatusTasks);
 }
 
+void Node::Core::show_memory(StatusData& data) noexcept {
+  const Store::Counters store = store_->counters();
+  data.blocks = store.blocks;
+  data.versions = store.versions;
+  data.deliveries = store.deliveries;
+  data.stagings = store.stagings;
+  data.stubs = store.stubs;
+  store_total(data.receive_bytes_total, data.receive_bytes_free);
+  data.leased_bytes = leased_bytes_;
+  std::array<VersionHandle, kStatusContexts> listed;
+  data.context_count = store_->list(listed);
+  for (std::size_t i = 0; i < std::min<std::size_t>(data.context_count, kStatusContexts); ++i) {
+    VersionView view;
+    KVRAIL_ASSERT(store_->view(listed[i], view));
+    const StatusPlace place = view.stub             ? StatusPlace::left
+                              : view.blocks.empty() ? StatusPlace::ids
+                              : view.kept           ? StatusPlace::both
+                                                    : StatusPlace::memory;
+    data.contexts[i] = {view.tenant.valid() ? store_->name_of(view.tenant) : Name{}, view.owner, view.context, view.number,
+                        view.tokens.size(), view.blocks.size() * view.layout.block_bytes(), view.pins,
+                        view.stub ? view.stub_epsilon_ppm : view.epsilon_ppm, place, {}};
+  }
+  show_prefetch(data);
+  data.tier = StatusTier{};
+  if (tier_ == nullptr) return;
+  const TierFigures tier = tier_->figures();
+  data.tier = {1, static_cast<std::uint8_t>(tier.state), {}, tier.capacity_bytes, tier.used_bytes, tier.blocks, tier.puts, tier.gets,
+               tier.bytes_written, tier.bytes_read, tier.refused, tier.damaged, tier.quarantined, tier.read_bytes_per_s,
+               tier.write_bytes_per_s};
+}
+
 void Node::Core::refresh_status() noexcept {
   status_dirty_ = false;
   if (page_ == nullptr) return;
@@ -277,22 +308,15 @@ void Node::Core::refresh_status() noexcept {
   StatusData& data = write.data();
   data.refreshed_ns = now_;
   data.draining = draining_ ? 1 : 0;
-  const Store::Counters store = store_->counters();
-  const std::uint64_t copied = counters_.copied_bytes;
   data.counters = counters_;
-  data.counters.copied_bytes = copied + store.copied_bytes;
+  data.counters.copied_bytes += store_->counters().copied_bytes;
   data.counters.suspensions = scheduler_.suspensions();
-  data.blocks = store.blocks;
-  data.versions = store.versions;
-  data.deliveries = store.deliveries;
-  data.stagings = store.stagings;
-  store_total(data.receive_bytes_total, data.receive_bytes_free);
-  data.leased_bytes = leased_bytes_;
   data.active_out = outs_.size();
   data.active_in = ins_.size();
   show_agents(data);
   show_lanes(data);
   show_reservations(data);
+  show_memory(data);
   show_peers_and_tasks(data);
 }
 

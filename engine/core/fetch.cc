@@ -30,6 +30,7 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
     if (!found.valid() || !store_->view(found, view)) return Status{Code::not_found};
     if (!reserve_events(handle, 1)) return Status{Code::out_of_capacity};
     deliver_locally({next_transfer_++, from, handle, ticket, true, 0, context, found, options, now_}, view);
+    note_used(handle, asker->tenant, owner, context);
     return Status{};
   }
   const AllowAllocScope allow;  // an Error's sentence, when there is one

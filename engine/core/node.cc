@@ -325,6 +325,11 @@ Status Node::set_importance(AgentHandle agent, const Name& name, std::uint64_t v
   if (core_->agent(agent) == nullptr) return Status{Code::not_found};
   return core_->store_->set_importance(agent, name, version, first, importance);
 }
+Status Node::will_need(AgentHandle agent, const Name& owner, const Name& context, std::int64_t in_ns,
+                       std::uint32_t probability_ppm) noexcept {
+  core_->tick();
+  return core_->will_need(agent, owner, context, in_ns, probability_ppm);
+}
 Status Node::drop_context(AgentHandle agent, const Name& name) noexcept {
   if (core_->agent(agent) == nullptr) return Status{Code::not_found};
   core_->store_->drop_context(agent, name);

@@ -183,6 +183,8 @@ class Node final : public AgentCommands {
   Status set_importance(AgentHandle agent, const Name& name, std::uint64_t version, std::uint64_t first,
                         std::span<const float> importance) noexcept override;
   Status drop_context(AgentHandle agent, const Name& name) noexcept override;
+  Status will_need(AgentHandle agent, const Name& owner, const Name& context, std::int64_t in_ns,
+                   std::uint32_t probability_ppm) noexcept override;
   Status summary(AgentHandle agent, TransferId request, std::uint8_t kind,
                  std::span<const std::byte> bytes) noexcept override;
   Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow,

@@ -183,7 +183,6 @@ class Node::Core {
   void send_to(AgentHandle agent, TicketId ticket, const Name& name, VersionHandle version,
                const VersionView& view, const Name& receiver, std::uint16_t at,
                const SendOptions& options) noexcept;
-  struct OutRequest;
   [[nodiscard]] OutHandle start_out(const OutRequest& request) noexcept;
   void park_or_offer(std::uint32_t out) noexcept;
   void begin_offer(std::uint32_t out) noexcept;
@@ -409,6 +408,20 @@ class Node::Core {
   void run_offload() noexcept;
   void end_offload() noexcept;
 
+  // prefetch.cc
+  Status will_need(AgentHandle agent, const Name& owner, const Name& context, std::int64_t in_ns,
+                   std::uint32_t probability_ppm) noexcept;
+  [[nodiscard]] Handle<Expected> find_expected(std::uint64_t agent, std::uint64_t key) noexcept;
+  void drop_expected(const scheduler::PrefetchPlan::Item& item) noexcept;
+  void drop_expected_of(AgentHandle agent) noexcept;
+  void run_prefetch() noexcept;
+  void drop_overdue() noexcept;
+  void start_prefetch(const scheduler::PrefetchPlan::Item& item) noexcept;
+  void prefetched(Handle<Restore> restore, VersionHandle version) noexcept;
+  void note_used(AgentHandle agent, TenantHandle tenant, const Name& owner, const Name& context) noexcept;
+  [[nodiscard]] TimeNs prefetch_deadline() const noexcept;
+  void show_prefetch(StatusData& data) noexcept;
+
   // local_delivery.cc
   // The terminal events of both sides, at once; only a summary ends later.
   void deliver_locally(const LocalRequest& request, const VersionView& view) noexcept;
@@ -428,23 +441,13 @@ class Node::Core {
   void explain_recompute(std::uint64_t serial, std::int64_t recompute_ns) noexcept;
   void show_agents(StatusData& data) noexcept;
   void show_lanes(StatusData& data) noexcept;
+  void show_memory(StatusData& data) noexcept;
   void show_peers_and_tasks(StatusData& data) noexcept;
   void refresh_status() noexcept;
 
   // Posts one message as a frame. False: the lane is full or gone; the state that wanted it stays.
   template <class M>
-  [[nodiscard]] bool post(std::uint32_t lane_index, const M& message) noexcept {
-    Lane* lane = lane_at(lane_index);
-    if (lane == nullptr || lane->closing) return false;
-    const std::size_t bytes = wire::encode(message, frame_);
-    KVRAIL_ASSERT_MSG(bytes != 0, "messages are cut to the frame's size before");
-    if (!transports_[lane->transport]->try_post_frame(lane->id, std::span(frame_).first(bytes))) {
-      ++counters_.posts_refused;
-      return false;
-    }
-    lane->last_sent_ns = now_;
-    return true;
-  }
+  [[nodiscard]] bool post(std::uint32_t lane_index, const M& message) noexcept;
   [[nodiscard]] Lane* lane_at(std::uint32_t index) noexcept {
     return index == kNoIndex ? nullptr : lanes_.get(lanes_.handle_at(index));
   }
@@ -508,7 +511,10 @@ class Node::Core {
   CodecWork codecs_;
   TierPort* tier_ = nullptr;
   Offload offload_;
-  TimeNs next_memory_look_ns_ = 0;
+  static constexpr std::uint32_t kMaxExpected = 256;
+  scheduler::PrefetchPlan plan_{kMaxExpected};
+  SlotTable<Expected> expected_{kMaxExpected};
+  TimeNs next_memory_look_ns_ = 0, next_expected_look_ns_ = 0;
   std::uint64_t looked_after_ = 0;    // publications
 
   std::array<transport::Transport*, kMaxTransports> transports_{};
@@ -570,18 +576,18 @@ class Node::Core {
   std::uint64_t rows_ = 0;
 };
 
-struct Node::Core::OutRequest {
-  AgentHandle from;
-  TicketId ticket = 0;
-  std::uint64_t fetch_id = 0;
-  std::uint16_t receiver = 0;
-  Name tenant, from_name, to_name, context;
-  VersionHandle version;
-  std::uint64_t version_number = 0;
-  std::uint32_t peer = kNoIndex;
-  std::uint16_t weight = 2;
-  Handle<OpenReservation> reservation;
-  SendOptions options;
-};
+template <class M>
+bool Node::Core::post(std::uint32_t lane_index, const M& message) noexcept {
+  Lane* lane = lane_at(lane_index);
+  if (lane == nullptr || lane->closing) return false;
+  const std::size_t bytes = wire::encode(message, frame_);
+  KVRAIL_ASSERT_MSG(bytes != 0, "messages are cut to the frame's size before");
+  if (!transports_[lane->transport]->try_post_frame(lane->id, std::span(frame_).first(bytes))) {
+    ++counters_.posts_refused;
+    return false;
+  }
+  lane->last_sent_ns = now_;
+  return true;
+}
 
 }  // namespace kvrail::engine

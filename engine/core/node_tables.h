@@ -15,6 +15,7 @@
 #include "kvrail/base/prng.h"
 #include "scheduler/arbiter.h"
 #include "scheduler/medium_choice.h"
+#include "scheduler/prefetch.h"
 #include "transport/transport.h"
 #include "transport/wire/codec.h"
 
@@ -212,6 +213,19 @@ struct Restore {
   std::uint64_t bytes = 0;
 };
 
+// What an agent has said that it will need. As many as the plan has places, so that none there gives way.
+struct Expected {
+  std::uint64_t agent = 0, key = 0;   // as the plan knows them
+  TenantHandle tenant;
+  Name agent_name, owner, context;
+  TimeNs when_ns = 0, over_ns = 0;
+  std::uint32_t probability_ppm = 0;
+  scheduler::PrefetchPlan::Id item;   // once it has started
+  bool running = false;
+  Handle<Restore> restore;            // while it runs
+  VersionHandle pinned;               // it is here, and stays until it is used
+};
+
 // A version whose blocks are written to the tier, one at a time.
 struct Offload {
   VersionHandle version;              // pinned
@@ -252,6 +266,21 @@ struct Split {
   TicketId waiting = 0;               // the claim that is to be answered with `last`
   bool ended = false;
   AgentEvent last;
+};
+
+// What begins a transfer to another node.
+struct OutRequest {
+  AgentHandle from;
+  TicketId ticket = 0;
+  std::uint64_t fetch_id = 0;
+  std::uint16_t receiver = 0;
+  Name tenant, from_name, to_name, context;
+  VersionHandle version;
+  std::uint64_t version_number = 0;
+  std::uint32_t peer = kNoIndex;
+  std::uint16_t weight = 2;
+  Handle<OpenReservation> reservation;
+  SendOptions options;
 };
 
 // A delivery on this node; `ticket` is of the sender, or (fetch) of the receiver.

@@ -33,6 +33,7 @@ std::size_t Node::Core::poll_tier() noexcept {
   }
   if (now_ >= next_memory_look_ns_) look_at_memory();
   run_offload();
+  run_prefetch();
   return count;
 }
 
@@ -42,7 +43,7 @@ std::uint64_t Node::Core::publications() const noexcept {
 
 TimeNs Node::Core::tier_deadline() const noexcept {
   if (tier_ == nullptr) return kNever;
-  TimeNs next = looked_after_ != publications() ? next_memory_look_ns_ : kNever;
+  TimeNs next = std::min(prefetch_deadline(), looked_after_ != publications() ? next_memory_look_ns_ : kNever);
   const bool reads = !restores_.empty() && tier_->wake_fd() < 0;
   if (offload_.version.valid() && (offload_.in_flight == 0 || tier_->wake_fd() < 0)) next = std::min(next, now_ + kPollNs);
   return reads ? std::min(next, now_ + kPollNs) : next;

@@ -382,6 +382,7 @@ void Node::Core::free_in(std::uint32_t index) noexcept {
   --peer.open;
   timers_.cancel(entity(Kind::in, index));
   forget_restore(in);
+  if (in.delivered) note_used(in.to, in.tenant_handle, in.from_name, in.context);
   ins_.erase(ins_.handle_at(index));
 }
 

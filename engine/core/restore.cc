@@ -269,6 +269,7 @@ void Node::Core::end_restore(std::uint32_t index, VersionHandle version) noexcep
     return want(Kind::in, restore.in.index);
   }
   if (version.valid() && restore.scan.tier_blocks == restore.scan.reachable_blocks) store_->keep(version);
+  prefetched(handle, version);
   outs_.for_each([&](OutHandle at, Outgoing& out) {
     if (out.state != OutState::restoring || out.restore != handle) return;
     if (version.valid()) {

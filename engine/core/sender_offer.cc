@@ -114,6 +114,7 @@ Status Node::Core::send(AgentHandle handle, TicketId ticket, const Name& name, s
     ++from->sends;
     send_to(handle, ticket, name, version, view, receivers[i], static_cast<std::uint16_t>(i), options);
   }
+  note_used(handle, view.tenant, view.owner, name);
   return Status{};
 }
 

@@ -27,6 +27,8 @@ inline constexpr std::size_t kStatusLanes = 64;
 inline constexpr std::size_t kStatusPeers = 64;
 inline constexpr std::size_t kStatusDials = 64;
 inline constexpr std::size_t kStatusTasks = 128;
+inline constexpr std::size_t kStatusContexts = 128;
+inline constexpr std::size_t kStatusExpected = 32;
 inline constexpr std::size_t kStatusReservations = 64;
 inline constexpr std::size_t kStatusTransfers = 256;
 inline constexpr std::size_t kStatusCostLines = 9;
@@ -69,6 +71,7 @@ struct StatusCounters {
   std::uint64_t restores = 0;            // contexts, and beginnings of such, that came back from it
   std::uint64_t restores_failed = 0;     // not all there any more, damaged, no memory: sent or computed instead
   std::uint64_t restored_bytes = 0;
+  std::uint64_t prefetches = 0;          // of the restores: begun because an agent said it would need the context
 };
 
 struct StatusAgent {
@@ -141,6 +144,49 @@ struct StatusReservation {
   std::uint64_t exhausted = 0;           // periods whose budget was used up
 };
 
+// A version of a context that can be found by its name.
+enum class StatusPlace : std::uint8_t {
+  memory = 1,  // only
+  both = 2,    // and in the tier: its memory can be had at once
+  left = 3,    // token ids are here; its KV is in the tier, or lost
+  ids = 4,     // it came without KV
+};
+struct StatusContext {
+  Name tenant, owner, context;
+  std::uint64_t version = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t kv_bytes = 0;            // in memory
+  std::uint32_t pins = 0;                // deliveries and transfers that hold it
+  std::uint32_t epsilon_ppm = 0;
+  StatusPlace place = StatusPlace::memory;
+  std::uint8_t reserved[7] = {};
+};
+
+// Memory slower than the node's own (engine/core/tier_port.h).
+struct StatusTier {
+  std::uint8_t present = 0;
+  std::uint8_t state = 0;                // TierState
+  std::uint8_t reserved[6] = {};
+  std::uint64_t capacity_bytes = 0, used_bytes = 0, blocks = 0;
+  std::uint64_t puts = 0, gets = 0, bytes_written = 0, bytes_read = 0;
+  std::uint64_t refused = 0, damaged = 0, quarantined = 0;
+  std::uint64_t read_bytes_per_s = 0, write_bytes_per_s = 0;
+};
+
+// What agents have said that they will need, and what became of it.
+struct StatusExpected {
+  enum class Step : std::uint8_t { waiting = 1, coming = 2, here = 3 };
+  Name agent, owner, context;
+  std::int64_t in_ns = 0;                // from the refresh; negative: overdue
+  std::uint32_t probability_ppm = 0;
+  Step step = Step::waiting;
+  std::uint8_t reserved[3] = {};
+};
+struct StatusPrefetch {
+  std::uint64_t started_bytes = 0, used_bytes = 0, wasted_bytes = 0;
+  std::uint64_t used = 0, late = 0, wasted = 0;  // late: used while it was still coming
+};
+
 // One alternative that the receiver weighed.
 struct StatusCostLine {
   Medium medium = Medium::tokens;
@@ -202,6 +248,13 @@ struct StatusData {
   StatusPeer peers[kStatusPeers];
   StatusDial dials[kStatusDials];        // in the order of the configuration
   StatusReservation reservations[kStatusReservations];
+  StatusTier tier;
+  StatusPrefetch prefetch;
+  std::uint64_t expected_count = 0;
+  StatusExpected expected[kStatusExpected];
+  std::uint64_t stubs = 0;               // of the versions
+  std::uint64_t context_count = 0;       // that there are; the first of them:
+  StatusContext contexts[kStatusContexts];
   StatusTask tasks[kStatusTasks];        // a ring: newest overwrite oldest
   std::uint64_t transfer_count = 0;      // ever ended; row of serial s is s % kStatusTransfers
   StatusTransfer transfers[kStatusTransfers];

@@ -37,7 +37,9 @@ Json counters_of(const StatusCounters& c) {
           {"corrupt_units", c.corrupt_units}, {"lane_losses", c.lane_losses}, {"peer_deaths", c.peer_deaths},
           {"peer_restarts", c.peer_restarts}, {"duplicate_lanes", c.duplicate_lanes},
           {"malformed_frames", c.malformed_frames}, {"unknown_messages", c.unknown_messages},
-          {"posts_refused", c.posts_refused}, {"events_deferred", c.events_deferred}};
+          {"posts_refused", c.posts_refused}, {"events_deferred", c.events_deferred},
+          {"offloads", c.offloads}, {"offloads_failed", c.offloads_failed}, {"restores", c.restores},
+          {"restores_failed", c.restores_failed}, {"restored_bytes", c.restored_bytes}, {"prefetches", c.prefetches}};
 }
 
 Json nodes_of(const StatusData& data) {
@@ -149,6 +151,44 @@ Json transfer_of(const StatusTransfer& row) {
           {"lines", lines}};
 }
 
+Json contexts_of(const StatusData& data) {
+  Json rows = Json::array();
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(data.context_count, kStatusContexts); ++i) {
+    const StatusContext& row = data.contexts[i];
+    rows.push_back({{"tenant", text(row.tenant)}, {"owner", text(row.owner)}, {"context", text(row.context)},
+                    {"version", row.version}, {"tokens", row.tokens}, {"kv_bytes", row.kv_bytes}, {"pins", row.pins},
+                    {"epsilon_ppm", row.epsilon_ppm}, {"where", place_name(row.place)}});
+  }
+  return {{"count", data.context_count}, {"contexts", rows}};
+}
+
+Json tiers_of(const StatusData& data) {
+  const StatusTier& tier = data.tier;
+  Json out = {{"receive_bytes_total", data.receive_bytes_total}, {"receive_bytes_free", data.receive_bytes_free},
+              {"contexts", data.context_count}, {"stubs", data.stubs}, {"offloads", data.counters.offloads},
+              {"offloads_failed", data.counters.offloads_failed}, {"restores", data.counters.restores},
+              {"restores_failed", data.counters.restores_failed}, {"restored_bytes", data.counters.restored_bytes}, {"tier", nullptr}};
+  if (tier.present == 0) return out;
+  out["tier"] = {{"state", tier_state_name(tier.state)}, {"capacity_bytes", tier.capacity_bytes}, {"used_bytes", tier.used_bytes},
+                 {"blocks", tier.blocks}, {"puts", tier.puts}, {"gets", tier.gets}, {"bytes_written", tier.bytes_written},
+                 {"bytes_read", tier.bytes_read}, {"refused", tier.refused}, {"damaged", tier.damaged},
+                 {"quarantined", tier.quarantined}, {"read_bytes_per_s", tier.read_bytes_per_s},
+                 {"write_bytes_per_s", tier.write_bytes_per_s}};
+  return out;
+}
+
+Json prefetch_of(const StatusData& data) {
+  Json rows = Json::array();
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(data.expected_count, kStatusExpected); ++i) {
+    const StatusExpected& row = data.expected[i];
+    rows.push_back({{"agent", text(row.agent)}, {"owner", text(row.owner)}, {"context", text(row.context)}, {"in_ns", row.in_ns},
+                    {"probability_ppm", row.probability_ppm}, {"state", step_name(row.step)}});
+  }
+  const StatusPrefetch& p = data.prefetch;
+  return {{"used", p.used}, {"late", p.late}, {"wasted", p.wasted}, {"started_bytes", p.started_bytes},
+          {"used_bytes", p.used_bytes}, {"wasted_bytes", p.wasted_bytes}, {"expected", rows}};
+}
+
 Json transfers_of(const StatusData& data) {
   Json rows = Json::array();
   for_each_transfer(data, [&](const StatusTransfer& row) { rows.push_back(transfer_of(row)); });
@@ -166,6 +206,9 @@ std::string json_of(const StatusData& data, View view) {
     case View::tasks: return dump(tasks_of(data));
     case View::transfers: return dump(transfers_of(data));
     case View::reservations: return dump(reservations_of(data));
+    case View::contexts: return dump(contexts_of(data));
+    case View::tiers: return dump(tiers_of(data));
+    case View::prefetch: return dump(prefetch_of(data));
   }
   return {};
 }

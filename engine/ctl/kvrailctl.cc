@@ -106,7 +106,10 @@ constexpr std::array kCommands{
     Command{"tasks", "tasks of local agents", View::tasks},
     Command{"transfers", "the last transfers: medium, bytes, predicted and observed time",
             View::transfers},
-    Command{"reservations", "what agents have set aside of lanes, and what went by it", View::reservations}};
+    Command{"reservations", "what agents have set aside of lanes, and what went by it", View::reservations},
+    Command{"contexts", "contexts that are kept here, and where their KV is", View::contexts},
+    Command{"tiers", "memory beyond memory: how full, how fast, what came back from it", View::tiers},
+    Command{"prefetch", "what agents said they will need, and what became of it", View::prefetch}};
 
 void add_id(CLI::App& command, const char* name, std::optional<std::uint64_t>& out,
             const char* help) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/tier_port.h"
 #include "engine/ctl/views.h"
 
 namespace kvrail::engine::ctl {
@@ -91,6 +92,47 @@ std::string peers_text(const StatusData& data) {
                     time_text(data.refreshed_ns - dial.since_ns), dial.why[0] != '\0' ? text_of(dial.why) : "-"});
   }
   return list_or(rows, "no peers are configured") + "\n" + nodes_text(data);
+}
+
+std::string contexts_text(const StatusData& data) {
+  std::vector<Row> rows{{"TENANT", "OWNER", "CONTEXT", "VERSION", "TOKENS", "KV", "EPSILON", "HELD BY", "WHERE"}};
+  const auto shown = std::min<std::uint64_t>(data.context_count, kStatusContexts);
+  for (std::uint64_t i = 0; i < shown; ++i) {
+    const StatusContext& row = data.contexts[i];
+    rows.push_back({text_of(row.tenant), text_of(row.owner), text_of(row.context), number(row.version), number(row.tokens),
+                    bytes_text(row.kv_bytes), format("%.6f", row.epsilon_ppm * 1e-6), number(row.pins), place_name(row.place)});
+  }
+  std::string out = list_or(rows, "no contexts");
+  if (shown < data.context_count) out += number(data.context_count - shown) + " more\n";
+  return out;
+}
+
+std::string tiers_text(const StatusData& data) {
+  const StatusCounters& c = data.counters;
+  std::string out = format("memory  %s, %s free; %" PRIu64 " contexts, of %" PRIu64 " of them the token ids only\n",
+                           bytes_text(data.receive_bytes_total).c_str(), bytes_text(data.receive_bytes_free).c_str(), data.context_count, data.stubs);
+  const StatusTier& tier = data.tier;
+  if (tier.present == 0) return out + "no tier ([offload] directory in the configuration)\n";
+  const std::vector<Row> rows{
+      {"tier", tier_state_name(tier.state), bytes_text(tier.used_bytes) + " of " + bytes_text(tier.capacity_bytes), number(tier.blocks) + " blocks"},
+      {"written", number(tier.puts) + " blocks", bytes_text(tier.bytes_written), rate_text(tier.write_bytes_per_s)},
+      {"read", number(tier.gets) + " blocks", bytes_text(tier.bytes_read), rate_text(tier.read_bytes_per_s)},
+      {"trouble", number(tier.refused) + " refused", number(tier.damaged) + " damaged", number(tier.quarantined) + " files put aside"},
+      {"contexts written", number(c.offloads) + " ok", number(c.offloads_failed) + " failed", ""},
+      {"contexts back", number(c.restores) + " ok", number(c.restores_failed) + " failed", bytes_text(c.restored_bytes)}};
+  return out + table(rows);
+}
+
+std::string prefetch_text(const StatusData& data) {
+  const StatusPrefetch& p = data.prefetch;
+  std::vector<Row> rows{{"AGENT", "OWNER", "CONTEXT", "IN", "PROBABILITY", "STATE"}};
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(data.expected_count, kStatusExpected); ++i) {
+    const StatusExpected& row = data.expected[i];
+    rows.push_back({text_of(row.agent), text_of(row.owner), text_of(row.context), row.in_ns < 0 ? "overdue" : time_text(row.in_ns),
+                    format("%.2f", row.probability_ppm * 1e-6), step_name(row.step)});
+  }
+  return format("%" PRIu64 " used (%" PRIu64 " of them late), %" PRIu64 " wasted; ", p.used, p.late, p.wasted) + bytes_text(p.used_bytes) +
+         " used, " + bytes_text(p.wasted_bytes) + " wasted\n" + list_or(rows, "nothing is expected");
 }
 
 std::string status_text(const StatusData& data) {
@@ -187,6 +229,35 @@ constexpr const char* kCostLegend =
 
 std::string node_text(std::uint64_t node) { return node == 0 ? "local" : format("0x%016" PRIx64, node); }
 
+const char* place_name(StatusPlace place) noexcept {
+  switch (place) {
+    case StatusPlace::memory: return "memory";
+    case StatusPlace::both: return "memory and tier";
+    case StatusPlace::left: return "left";
+    case StatusPlace::ids: return "ids";
+  }
+  return "?";
+}
+
+const char* step_name(StatusExpected::Step step) noexcept {
+  switch (step) {
+    case StatusExpected::Step::waiting: return "waiting";
+    case StatusExpected::Step::coming: return "coming";
+    case StatusExpected::Step::here: return "here";
+  }
+  return "?";
+}
+
+const char* tier_state_name(std::uint8_t state) noexcept {
+  switch (static_cast<TierState>(state)) {
+    case TierState::recovering: return "recovering";
+    case TierState::ready: return "ready";
+    case TierState::slow: return "slow";
+    case TierState::failed: return "failed";
+  }
+  return "?";
+}
+
 const char* direction_name(StatusDirection direction) noexcept {
   switch (direction) {
     case StatusDirection::out: return "out";
@@ -211,6 +282,9 @@ std::string text_of(const StatusData& data, View view) {
     case View::tasks: return tasks_text(data);
     case View::transfers: return transfers_text(data);
     case View::reservations: return reservations_text(data);
+    case View::contexts: return contexts_text(data);
+    case View::tiers: return tiers_text(data);
+    case View::prefetch: return prefetch_text(data);
   }
   return {};
 }

@@ -8,7 +8,7 @@
 
 namespace kvrail::engine::ctl {
 
-enum class View : std::uint8_t { status, agents, lanes, peers, tasks, transfers, reservations };
+enum class View : std::uint8_t { status, agents, lanes, peers, tasks, transfers, reservations, contexts, tiers, prefetch };
 
 // Lines for a person, ending with a newline.
 [[nodiscard]] std::string text_of(const StatusData& data, View view);
@@ -36,6 +36,9 @@ void for_each_task(const StatusData& data, Visit visit) {
 
 // "0x" and 16 digits, as parse_id() takes it back; 0 is "local".
 [[nodiscard]] std::string node_text(std::uint64_t node);
+[[nodiscard]] const char* place_name(StatusPlace place) noexcept;
+[[nodiscard]] const char* step_name(StatusExpected::Step step) noexcept;
+[[nodiscard]] const char* tier_state_name(std::uint8_t state) noexcept;  // TierState
 [[nodiscard]] const char* direction_name(StatusDirection direction) noexcept;
 [[nodiscard]] const char* reason_name(std::uint8_t reason) noexcept;  // scheduler::PickReason
 

@@ -127,6 +127,7 @@ Status AgentSession::run(AgentCommands& commands, const SubmitRecord& record,
     case Command::fetch:
     case Command::drop_context:
     case Command::set_importance:
+    case Command::will_need:
     case Command::begin_task: return run_named(commands, record, payload, now_ns);
   }
   KVRAIL_UNREACHABLE();
@@ -145,6 +146,11 @@ Status AgentSession::run_named(AgentCommands& commands, const SubmitRecord& reco
       std::int64_t left = 0;
       if (!remaining(record, now_ns, left)) return Code::timed_out;
       return commands.begin_task(agent_, record.ticket, name, left);
+    }
+    case Command::will_need: {
+      Name owner;
+      const auto& raw = *reinterpret_cast<const Name*>(payload.data());
+      return clean_name(raw, owner) ? commands.will_need(agent_, owner, name, record.b, record.d) : Code::invalid_argument;
     }
     case Command::reserve:
       return commands.reserve(agent_, record.ticket, name, {record.b, static_cast<std::int64_t>(record.c), record.a});

@@ -200,8 +200,9 @@ enum class Command : std::uint16_t {
   claim = 13,        // a = delivery (split), count = most tokens                    -> claimed
   reserve = 14,      // name = receiver; a = bytes, b = period_ns, c = offset_ns     -> reserved
   unreserve = 15,    // a = reservation
+  will_need = 16,    // name; payload = 1 name (owner); b = ns from now, d = probability in ppm
 };
-inline constexpr std::uint16_t kCommandCount = 16;
+inline constexpr std::uint16_t kCommandCount = 17;
 
 // Bits of SubmitRecord::flags.
 inline constexpr std::uint16_t kFlagAnswer = 1;      // report the command's own status as well

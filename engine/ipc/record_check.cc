@@ -63,7 +63,7 @@ bool needs_ticket(const SubmitRecord& record) noexcept {
 
 bool may_have_payload(Command command) noexcept {
   return command == Command::commit || command == Command::send || command == Command::fetch ||
-         command == Command::summary || command == Command::set_importance;
+         command == Command::summary || command == Command::set_importance || command == Command::will_need;
 }
 
 }  // namespace
@@ -87,6 +87,8 @@ Judged judge(const SubmitRecord& record, std::uint32_t scratch_bytes) noexcept {
     case Command::fetch: return judge_transfer(record, 1);
     case Command::summary: return judge_summary(record);
     case Command::set_importance: return judge_importance(record);
+    case Command::will_need:
+      return record.payload_bytes == sizeof(Name) && record.b >= 0 && record.d <= 1'000'000 ? kFine : kBreach;
     case Command::release:
     case Command::begin_task: return record.b < 0 ? kBreach : kFine;
     // What makes no sense of the rest is refused with the figures.

@@ -29,6 +29,7 @@ std::vector<std::string> Host::capabilities() const {
                         : config_.shm_listen.empty() ? std::string("shm: dials only")
                                                      : "shm: listens on " + config_.shm_listen);
   lines.push_back(verbs_line());
+  lines.push_back(tier_ ? "tier: " + config_.offload_directory : std::string("tier: off (no offload.directory)"));
   lines.push_back(absent("ucx", KVRAIL_FOUND_UCX != 0));
   lines.push_back(absent("dpdk", KVRAIL_FOUND_DPDK != 0));
   lines.push_back(absent("cuda", KVRAIL_FOUND_CUDA != 0));

@@ -12,6 +12,7 @@
 #include "engine/config/calibration.h"
 #include "engine/config/profile.h"
 #include "engine/runtime/preflight.h"
+#include "engine/tier/create.h"
 
 namespace kvrail::engine {
 namespace {
@@ -194,6 +195,12 @@ Result<void> Host::build_node() {
   }
   if (shm_) shm_index_ = node_->add_transport(*shm_);
   if (verbs_) verbs_index_ = node_->add_transport(*verbs_);
+  std::vector<std::string> warnings;
+  auto tier = create_tier(config_, &warnings);
+  if (!tier.ok()) return std::move(tier).error();
+  for (const std::string& line : warnings) log_(LogLevel::warning, line);
+  tier_ = std::move(tier).value();
+  if (tier_) node_->set_tier(*tier_);
   return {};
 }
 

@@ -119,6 +119,7 @@ class Host {
   std::unique_ptr<LaneWorker> lane_worker_;       // dedicated mode
   std::unique_ptr<LaneProxy> lane_proxy_;
   std::unique_ptr<Node> node_;
+  std::unique_ptr<TierPort> tier_;                // after the node, whose memory it reads and writes; null: none
   std::unique_ptr<ipc::NodeHost> session_host_;
   std::unique_ptr<ipc::Sessions> sessions_;
   std::unique_ptr<NodePoll> node_poll_;

@@ -210,6 +210,11 @@ bool Store::may_read(TenantHandle tenant, std::uint32_t arena_id) const noexcept
   return memory != nullptr && tenant.valid() && memory->tenant == tenant;
 }
 
+Name Store::name_of(TenantHandle tenant) const noexcept {
+  const TenantRecord* record = state_->tenants.get(tenant);
+  return record == nullptr ? Name{} : record->name;
+}
+
 TenantMemory Store::memory(TenantHandle tenant) const noexcept {
   const StoreMemory* memory = state_->receive_of(tenant);
   if (memory == nullptr) {

@@ -79,6 +79,8 @@ struct VersionView {
   std::uint32_t epsilon_ppm = 0;
   bool stub = false;                     // its KV has left memory: what is above are its ids and hashes, and of the KV
   std::uint32_t stub_epsilon_ppm = 0;    // what it had lost
+  bool kept = false;                     // a tier has all its blocks
+  std::uint32_t pins = 0;                // who holds it: deliveries, transfers
   ManifestRef manifest;
   Medium medium = Medium::full;          // how it came here; full for a local commit
   std::uint32_t window_first_block = 0;  // window: blocks[i] is invalid for 0 < i < this; split: this one begins the tail
@@ -245,6 +247,7 @@ class Store {
   // Whether an agent of that tenant may map the arena read-only. Absent and forbidden look alike.
   [[nodiscard]] bool may_read(TenantHandle tenant, std::uint32_t arena_id) const noexcept;
   [[nodiscard]] TenantMemory memory(TenantHandle tenant) const noexcept;
+  [[nodiscard]] Name name_of(TenantHandle tenant) const noexcept;
 
   // --- the agent's own blocks ---
   // One run of slots. Code::out_of_capacity: no run that long now; too_large: more than the arena.
@@ -288,6 +291,8 @@ class Store {
 
   // --- reading versions ---
   [[nodiscard]] bool view(VersionHandle version, VersionView& out) const noexcept;
+  // Versions that are found by name, as many as there is room for, in no order; returns how many there are.
+  [[nodiscard]] std::size_t list(std::span<VersionHandle> out) const noexcept;
   // Without the rest of the view; 0 when there is no such version.
   [[nodiscard]] std::uint64_t number(VersionHandle version) const noexcept;
   [[nodiscard]] BlockView block(BlockHandle block) const noexcept;
@@ -398,6 +403,8 @@ class Store {
   [[nodiscard]] VersionHandle next_to_leave(std::uint32_t free_below_ppm) const noexcept;
   // Whether a smaller share of it is free, or taken by what a tier keeps too and nobody uses.
   [[nodiscard]] bool short_of_memory(TenantHandle tenant, std::uint32_t free_below_ppm) const noexcept;
+  // Of all tenants: free, or taken by what a tier keeps too and nobody uses.
+  [[nodiscard]] std::uint64_t room_bytes() const noexcept;
   // A tier has all blocks of the version, which is pinned: it goes before others, and costs a read to have again.
   void keep(VersionHandle version) noexcept;
   // The rows of a staged block have come from where they had been kept, with this loss.

@@ -83,6 +83,14 @@ bool Store::short_of_memory(TenantHandle tenant, std::uint32_t free_below_ppm) c
   return record != nullptr && of.free_bytes + record->idle_kept_bytes < of.total_bytes / 1'000 * (free_below_ppm / 1'000);
 }
 
+std::uint64_t Store::room_bytes() const noexcept {
+  std::uint64_t bytes = 0;
+  state_->tenants.for_each([&](TenantHandle tenant, const TenantRecord& record) {
+    bytes += memory(tenant).free_bytes + record.idle_kept_bytes;
+  });
+  return bytes;
+}
+
 VersionHandle Store::next_to_leave(std::uint32_t free_below_ppm) const noexcept {
   VersionHandle found;
   state_->tenants.for_each([&](TenantHandle tenant, const TenantRecord&) {

@@ -377,6 +377,8 @@ bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
   out.epsilon_ppm = version->epsilon_ppm;
   out.stub = version->stub;
   out.stub_epsilon_ppm = version->stub_epsilon_ppm;
+  out.kept = version->kept;
+  out.pins = version->pins;
   out.manifest = state_->manifest_ref(*version);
   out.medium = version->medium;
   out.window_first_block = version->window_first_block;
@@ -384,6 +386,20 @@ bool Store::view(VersionHandle handle, VersionView& out) const noexcept {
   out.summary = {state_->manifest_tail(*version), version->summary_bytes};
   out.importance = {version->importance, version->importance == nullptr ? 0 : version->token_count};
   return true;
+}
+
+std::size_t Store::list(std::span<VersionHandle> out) const noexcept {
+  std::size_t count = 0;
+  state_->versions.for_each([&](VersionHandle handle, const VersionRecord& version) {
+    if (!version.context) {
+      return;
+    }
+    if (count < out.size()) {
+      out[count] = handle;
+    }
+    ++count;
+  });
+  return count;
 }
 
 std::uint64_t Store::number(VersionHandle handle) const noexcept {

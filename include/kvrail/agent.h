@@ -381,6 +381,13 @@ class Agent {
   Result<void> set_importance(const Context& context, std::uint32_t first_token, std::span<const float> importance,
                               Nanoseconds timeout = kCallTimeout);
 
+  // This agent will ask for that context in so long, as sure as that (0: not any more): what of it has left the node's
+  // memory for a tier is brought back in time if it is needed more probably than not, and stays until it is asked for, or
+  // the time has passed by a second and a quarter of the announcement. Code::not_found: nothing of it is known here;
+  // out_of_capacity: 256 such hints are open.
+  Result<void> will_need(std::string_view owner, std::string_view context, Nanoseconds in, double probability = 1.0,
+                         Nanoseconds timeout = kCallTimeout);
+
   // Sets a part of the lane to the receiver's node aside, at most half of it over all agents. Refused: Code::limit with
   // the figures (also in the message); unsupported: the receiver is on this node, where nothing moves; not_found;
   // lane_lost: no lane now; out_of_capacity. It lasts until release_reservation(), the agent's end, or a ReservationEnd;

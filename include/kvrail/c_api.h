@@ -179,6 +179,11 @@ typedef struct kvrail_outcome {
   int64_t observed_ns;
 } kvrail_outcome;
 
+/* The agent will ask for the owner's context in so long, with that probability (0: not any more): what of it has left the
+ * node's memory for a tier is brought back in time. */
+kvrail_code kvrail_will_need(kvrail_agent* agent, const char* owner, const char* context, int64_t in_ns, double probability,
+                             int64_t timeout_ns);
+
 /* Bytes per second: what was asked for, what may still be reserved of the lane, and half of the lane. */
 typedef struct kvrail_reservation_figures {
   uint64_t needed;

@@ -31,6 +31,7 @@ struct Link {
   const char* extra = "";   // further sections for both nodes
   const char* verbs = nullptr;   // the address of an RDMA port: lanes over it, and no others
   const char* tcp = "";     // further lines of the section tcp
+  const char* receive_arena = "64 MiB";
 };
 inline constexpr Link kLinks[] = {
     {"tcp, shared worker"},
@@ -42,7 +43,7 @@ inline constexpr Link kLinks[] = {
 // Two daemons, B dialling A.
 class Pair {
  public:
-  // `extra`: further sections for both nodes, beside the link's.
+  // `extra`: further sections for both nodes, beside the link's; "@NODE@" in it is a or b.
   explicit Pair(const Link& link, std::string extra = {}) : link_(link), extra_(std::move(extra)), port_(free_port()) {
     start_a();
     start_b();
@@ -73,9 +74,12 @@ class Pair {
  private:
   std::unique_ptr<Process> start(const std::string& node, int id, bool listens) {
     std::string text = "[node]\nid = " + std::to_string(id) + "\n[attach]\nsocket = \"" + dir_.path(node + ".sock") +
-                       "\"\n[memory]\ntables = \"64 MiB\"\nreceive_arena = \"64 MiB\"\nagent_arena = \"16 MiB\"\n";
+                       "\"\n[memory]\ntables = \"64 MiB\"\nagent_arena = \"16 MiB\"\n";
+    text += std::string("receive_arena = \"") + link_.receive_arena + "\"\n";
     text += "[transfer]\nwindow_tokens = 160\nsparse_values = \"lossless\"\nsummary_tokens = 100\n";
-    text += link_.extra + extra_;
+    std::string extra = link_.extra + extra_;
+    for (std::size_t at = extra.find("@NODE@"); at != std::string::npos; at = extra.find("@NODE@")) extra.replace(at, 6, node);
+    text += extra;
     const bool verbs = link_.verbs != nullptr;
     const std::string host = verbs ? link_.verbs : "127.0.0.1";
     const std::string address = link_.shm ? dir_.path("lane") : host + ":" + std::to_string(port_);

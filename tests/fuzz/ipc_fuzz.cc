@@ -205,6 +205,11 @@ void mend(SubmitRecord& record, Agent& agent, Bytes& bytes) {
       record.d = bytes.u8() % 80;
       if (bytes.u8() % 2 == 0) record.a = 0;
       break;
+    case Command::will_need:
+      record.payload_bytes = sizeof(Name);
+      record.b = bytes.u8();
+      record.d = bytes.u8() * 4'000U;
+      break;
     default: break;
   }
 }
@@ -299,6 +304,7 @@ std::vector<kvrail::test::FuzzInput> kvrail::test::fuzz_seeds() {
     script.submit(agent, Command::set_importance, 20, {2, 1, 0, 0, 1});
     script.submit(agent, Command::send, 1, {2, 1, 4, 0, 1}, 0, medium);
     script.bytes({agent, 0, agent, 0});
+    script.submit(agent, Command::will_need, 0, {2, 1, 10, 250, 1});
     script.submit(agent, Command::fetch, 0, {2, 1, 3, 0, 1});
     script.submit(agent, Command::release, 0, {0, 0, 1});
     script.submit(agent, Command::summary, 0, {0, 1, 8, 0, 1});

@@ -22,7 +22,7 @@ struct Tiered {
     options.medium = Medium::full;
     return options;
   }
-  static std::string context(int i) { return "c" + std::to_string(i); }
+  static std::string context(int i) { return std::string("c").append(std::to_string(i)); }
   void bring(int i, std::size_t tokens = kTokens) {
     REQUIRE(pair.sender->commit(context(i), 100 + i, tokens, 2 * kTokens).ok());
     REQUIRE(pair.send(context(i), whole()).status.ok());
@@ -255,6 +255,80 @@ TEST_CASE("a context of an agent that came back is sent on from the tier") {
   REQUIRE(t.pair.sender->take(AgentEventKind::delivery, event));
   CHECK(largest_error(*t.pair.a, read_delivery(*t.pair.a, event), 7) == 0);
   REQUIRE((t.store().view(left(), view) && !view.stub));
+  t.settle();
+}
+
+TEST_CASE("what an agent says it will need is back in time, and stays until it is used") {
+  MemoryTierOptions slow;  // by its bytes, which are what estimates count
+  slow.fixed_ns = 1'000;
+  slow.bytes_per_s = 10'000'000;
+  Tiered t(slow);
+  t.bring_many(8);
+  t.owner_goes();
+  REQUIRE(t.view_of(0).stub);
+  Node& node = *t.pair.b->node;
+  const AgentHandle agent = t.pair.receiver->handle;
+  const auto need = [&](int i, TimeNs in_ns, std::uint32_t ppm) {
+    return node.will_need(agent, name_of("sender"), name_of(t.context(i)), in_ns, ppm);
+  };
+  CHECK(need(99, kSecondNs, 1'000'000).code == Code::not_found);
+  CHECK(need(0, -1, 1'000'000).code == Code::invalid_argument);
+  CHECK(need(0, kSecondNs, 1'000'001).code == Code::invalid_argument);
+
+  SUBCASE("it starts 1.25 restore times before") {
+    const TimeNs restore_ns = t.tier.restore_ns(40 * small_layout().block_bytes());
+    const TimeNs begun = t.pair.world.network.now_ns();
+    CHECK(need(0, kSecondNs, 600'000).ok());
+    REQUIRE(t.pair.world.run_until([&] { return t.counters().prefetches == 1; }));
+    const TimeNs started = t.pair.world.network.now_ns() - begun;
+    CHECK(started >= kSecondNs - restore_ns * 5 / 4);
+    CHECK(started <= kSecondNs - restore_ns);
+    REQUIRE(t.pair.world.run_until([&] { return !t.view_of(0).stub; }));
+    // The tier is polled once a millisecond here, which its estimate doesn't know.
+    CHECK(t.pair.world.network.now_ns() - begun <= kSecondNs + restore_ns / 2);
+    CHECK(t.view_of(0).pins == 1);
+    const AgentEvent event = t.fetch(0);
+    CHECK(event.status.ok());
+    CHECK(t.counters().restores == 1);  // by nobody else
+    t.pair.exact(100, kTokens);
+    CHECK(t.view_of(0).pins == 0);
+  }
+  SUBCASE("it is improbable") {
+    CHECK(need(0, 10 * kMillisecondNs, 499'999).ok());
+    t.pair.world.run_for(3 * kSecondNs);
+    CHECK(t.view_of(0).stub);
+  }
+  SUBCASE("it is taken back") {
+    CHECK(need(0, 500 * kMillisecondNs, 1'000'000).ok());
+    CHECK(need(0, 0, 0).ok());
+    t.pair.world.run_for(3 * kSecondNs);
+    CHECK(t.counters().prefetches == 0);
+  }
+  SUBCASE("nobody comes for it") {
+    CHECK(need(0, 500 * kMillisecondNs, 1'000'000).ok());
+    REQUIRE(t.pair.world.run_until([&] { return !t.view_of(0).stub; }));
+    CHECK(t.view_of(0).pins == 1);
+    t.pair.world.run_for(3 * kSecondNs);
+    CHECK(t.view_of(0).pins == 0);
+  }
+  SUBCASE("its agent goes, before or while it comes") {
+    CHECK(need(0, 500 * kMillisecondNs, 1'000'000).ok());
+    CHECK(need(1, 0, 1'000'000).ok());
+    t.tier.hold(true);
+    t.pair.world.run_for(kMillisecondNs);
+    node.detach(agent);
+    t.tier.hold(false);
+    t.pair.world.run_for(3 * kSecondNs);
+    CHECK(t.view_of(0).stub);
+    CHECK(t.view_of(1).pins == 0);
+  }
+  SUBCASE("it is damaged") {
+    t.tier.corrupt(t.view_of(0).hashes[3]);
+    CHECK(need(0, 0, 1'000'000).ok());
+    t.pair.world.run_for(kSecondNs);
+    CHECK(t.view_of(0).stub);
+    CHECK(t.view_of(0).pins == 0);
+  }
   t.settle();
 }
 

@@ -18,7 +18,7 @@ SubmitRecord record_of(Command command) {
   record.command = command;
   record.ticket = 1;
   record.count = 1;
-  if (command == Command::send || command == Command::fetch) record.payload_bytes = sizeof(Name);
+  if (command == Command::send || command == Command::fetch || command == Command::will_need) record.payload_bytes = sizeof(Name);
   if (command == Command::commit) record.payload_bytes = sizeof(ExtentRecord) + sizeof(TokenId);
   if (command == Command::set_importance) record.payload_bytes = sizeof(float);
   return record;
@@ -79,6 +79,21 @@ TEST_CASE("record check / a reservation is named by sends only, and asked for wi
   CHECK(completion.kind == CompletionKind::reserved);
   CHECK(completion.transfer == 9);
   CHECK((completion.bytes == 1 && completion.missing_blocks == 2 && completion.version_number == 3));
+}
+
+TEST_CASE("record check / what will be needed has an owner, a time to come, and a probability") {
+  SubmitRecord record = record_of(Command::will_need);
+  record.payload_bytes = sizeof(Name);
+  record.d = 1'000'000;
+  CHECK(verdict(record) == Verdict::fine);
+  record.d = 1'000'001;
+  CHECK(verdict(record) == Verdict::breach);
+  record.d = 0;
+  record.b = -1;
+  CHECK(verdict(record) == Verdict::breach);
+  record.b = 0;
+  record.payload_bytes = sizeof(Name) - 1;
+  CHECK(verdict(record) == Verdict::breach);
 }
 
 TEST_CASE("record check / a command that will be answered needs a ticket") {

@@ -82,6 +82,15 @@ class RecordingCommands final : public AgentCommands {
     call.time_ns = most_tokens;
     return answer;
   }
+  Status will_need(AgentHandle agent, const Name& owner, const Name& context, std::int64_t in_ns,
+                   std::uint32_t probability_ppm) noexcept override {
+    Call& call = add("will_need", agent, 0);
+    call.name = context.view();
+    call.names.emplace_back(owner.view());
+    call.time_ns = in_ns;
+    call.number = probability_ppm;
+    return answer;
+  }
   Status drop_context(AgentHandle agent, const Name& name) noexcept override {
     add("drop_context", agent, 0).name = name.view();
     return answer;
