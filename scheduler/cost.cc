@@ -76,6 +76,20 @@ std::uint64_t whole_bytes(const CandidateCost& it, const ReceiverFacts& facts) n
          mul_div(it.block_bytes, facts.total_tokens / facts.block_tokens, 1);
 }
 
+// What others bring before our last byte, for lanes share the interface evenly: of each no more than ours has. So much
+// later our transfer ends, and in sum theirs, which go on beside it.
+std::uint64_t bytes_between(const ReceiverFacts& facts, std::uint64_t bytes) noexcept {
+  return std::min(facts.others_left_bytes, mul_div(bytes, facts.others_bringing, 1));
+}
+
+// How much later than by its own lane alone the last byte comes. What waits on the sender's lane waits while the others'
+// pass, and the lane's rate may have been learned while it shared: so it counts only as far as it is longer.
+TimeNs interface_wait_ns(const ReceiverFacts& facts, const CostLine& line) noexcept {
+  const std::uint64_t passes = line.bytes + bytes_between(facts, line.bytes);
+  const TimeNs shared = bounded(static_cast<std::uint64_t>(sending_ns(passes, facts.inflow_bytes_per_s)));
+  return std::max<TimeNs>(shared - line.wait_ns - line.transmit_ns, 0);
+}
+
 }  // namespace
 
 std::uint64_t lease_bytes(const CandidateCost& it, const ReceiverFacts& facts) noexcept {
@@ -133,6 +147,11 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
   if (it.medium != Medium::tokens)
     line.transmit_ns =
         bounded(static_cast<std::uint64_t>(sending_ns(line.bytes, it.rate_bytes_per_s)));
+  TimeNs others_delay = 0;
+  if (facts.others_left_bytes > 0 && line.transmit_ns > 0) {
+    others_delay = bounded(static_cast<std::uint64_t>(sending_ns(bytes_between(facts, line.bytes), facts.inflow_bytes_per_s)));
+    line.wait_ns += interface_wait_ns(facts, line);
+  }
   line.encode_ns = product_ns(it.encode_ns_per_block, blocks);
   if (is_coded(rows_medium(it)))
     line.decode_ns =
@@ -155,7 +174,7 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
       bounded(priced(line.transmit_ns, facts.nic_price_ppm, facts.nic_arrivals_milli_per_s));
   const TimeNs compute_price =
       bounded(priced(prefill, facts.compute_price_ppm, facts.compute_arrivals_milli_per_s));
-  line.price_ns = sender_price + nic_price + compute_price;
+  line.price_ns = sender_price + nic_price + compute_price + others_delay;
 
   line.allowed = true;
   if (fidelity_ppm(of, resulting_epsilon(it, facts)) < facts.fidelity_floor_ppm) {

@@ -131,6 +131,10 @@ struct ReceiverFacts {
   std::uint64_t compute_price_ppm = 0;
   std::uint64_t nic_arrivals_milli_per_s = 0;  // λ̂ of each, 0: the price leaves out what this
   std::uint64_t compute_arrivals_milli_per_s = 0;  // transfer itself adds to the backlog
+  // What other peers still bring through our interface, how many of them, and how fast all comes in (Inflow).
+  std::uint64_t others_left_bytes = 0;
+  std::uint32_t others_bringing = 0;
+  std::uint64_t inflow_bytes_per_s = 0;
   std::uint64_t lease_bytes_free = 0;
   std::uint64_t block_slot_bytes = 0;  // what one missing block takes of the lease pool
   TimeNs remaining_ns = 0;             // 0: no deadline

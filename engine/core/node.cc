@@ -89,6 +89,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       ins_(options.limits.max_in),
       in_ids_(options.limits.max_in),
       chunks_(options.limits.max_chunks),
+      inflow_(options.limits.max_peers),
       ended_(options.limits.max_ended),
       ended_order_(options.limits.max_ended),
       beliefs_(kMaxBeliefs),
@@ -144,19 +145,19 @@ void Node::Core::check() const noexcept {
   KVRAIL_ASSERT_MSG(in_flight == chunks_.size(), "every chunk belongs to one transfer");
   std::uint32_t leased = 0;
   std::uint64_t leased_bytes = 0;
+  std::array<std::uint64_t, 64> announced{};
   ins_.for_each([&](InHandle handle, const Incoming& in) {
     ++open[in.peer];
     if (in.lease_slot == kNoIndex) return;
     ++leased;
     leased_bytes += leases_[in.lease_slot].bytes;
+    announced[in.peer] += leases_[in.lease_slot].announced;
     KVRAIL_ASSERT(leases_[in.lease_slot].in == handle);
   });
-  std::uint64_t leased_to_peers = 0;
   peers_.for_each([&](Handle<Peer> handle, const Peer& peer) {
     KVRAIL_ASSERT(peer.open == open[handle.index]);
-    leased_to_peers += peer.leased_bytes;
+    KVRAIL_ASSERT(inflow_.left_bytes(handle.index) == announced[handle.index]);
   });
-  KVRAIL_ASSERT(leased_to_peers == leased_bytes);
   std::uint32_t free = 0;
   for (std::uint32_t at = lease_free_head_; at != kNoIndex; at = leases_[at].next_free) ++free;
   KVRAIL_ASSERT_MSG(leased + free == leases_.size(), "every lease slot is leased or free");

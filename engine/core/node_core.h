@@ -32,6 +32,7 @@
 #include "kvrail/base/prng.h"
 #include "scheduler/arbiter.h"
 #include "scheduler/cost.h"
+#include "scheduler/inflow.h"
 #include "scheduler/medium_choice.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/frame.h"
@@ -174,7 +175,8 @@ class Node::Core {
   [[nodiscard]] std::uint64_t sending_price_ppm() const noexcept;
   void note_sending(const Outgoing& out, TimeNs use_ns) noexcept;
   [[nodiscard]] static TimeNs sending_use_ns(const Outgoing& out, const wire::Accept& message) noexcept;
-  [[nodiscard]] TimeNs others_backlog_ns(std::uint32_t peer, std::uint64_t rate) const noexcept;
+  [[nodiscard]] bool through_interface(std::uint32_t peer) noexcept;
+  void note_arrival(std::uint32_t in, std::uint64_t bytes) noexcept;
   void note_receiving(const Incoming& in) noexcept;
 
   // sender_offer.cc
@@ -544,6 +546,7 @@ class Node::Core {
   std::vector<LeaseSlot> leases_;
   std::uint32_t lease_free_head_ = kNoIndex, lease_free_tail_ = kNoIndex;
   std::uint64_t leased_bytes_ = 0;
+  scheduler::Inflow inflow_;
   FlatMap<TransferKey, Ended, TransferKeyHash> ended_;
   struct EndedAt {
     TransferKey key;

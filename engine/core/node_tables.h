@@ -68,7 +68,6 @@ struct Peer {
   wire::State state;
   TimeNs state_sent_ns = 0;
   std::uint32_t open = 0;             // transfers, both directions
-  std::uint64_t leased_bytes = 0;     // to its transfers that arrive
   scheduler::PriceMeter others_price{scheduler::Demand::elastic}; // of our receiving side, by what other peers send to us
   TimeNs connected_ns = 0;            // agents not announced again since are dropped after a while
   bool confirming = false;
@@ -121,6 +120,7 @@ struct LeaseSlot {
   std::uint32_t exposed = 0;          // bit per transport
   std::uint32_t withdrawing = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t announced = 0;        // of these, still to come through our interface (inflow_)
   scheduler::LeaseHandle granted;     // in the arbiter's ledger
   std::uint32_t next_free = kNoIndex;
 };

@@ -2,6 +2,7 @@
 // the compute of its agents. Critical transfers overtake, so nobody keeps them waiting: they count for
 // no rate.
 #include <algorithm>
+#include <bit>
 
 #include "engine/core/node_core.h"
 #include "scheduler/cost.h"
@@ -37,16 +38,26 @@ TimeNs Node::Core::sending_use_ns(const Outgoing& out, const wire::Accept& messa
   return 0;
 }
 
-// What one peer's transfers wait for among themselves is in that peer's price already, so for an offer
-// from it only the others count here; else a link between two nodes would be paid for twice.
-TimeNs Node::Core::others_backlog_ns(std::uint32_t peer, std::uint64_t rate) const noexcept {
-  std::uint64_t bytes = 0;
-  peers_.for_each([&](Handle<Peer> handle, const Peer& other) {
-    if (handle.index != peer) bytes += other.leased_bytes;
-  });
-  return scheduler::sending_ns(bytes, rate);
+// What comes from an engine of this machine takes no interface.
+bool Node::Core::through_interface(std::uint32_t peer) noexcept {
+  for (std::uint64_t mask = peer_at(peer).lanes; mask != 0; mask &= mask - 1) {
+    const Lane& lane = *lane_at(static_cast<std::uint32_t>(std::countr_zero(mask)));
+    if (transports_[lane.transport]->caps().same_machine) return false;
+  }
+  return true;
 }
 
+// Corrupt units come again, and so does what a lane lost; the ledger counts each byte once.
+void Node::Core::note_arrival(std::uint32_t index, std::uint64_t bytes) noexcept {
+  const Incoming& in = in_at(index);
+  LeaseSlot& lease = leases_[in.lease_slot];
+  const std::uint64_t announced = std::min(lease.announced, bytes);
+  lease.announced -= announced;
+  inflow_.arrived(in.peer, announced, now_);
+}
+
+// What one peer's transfers wait for among themselves is in that peer's price already, so for an offer
+// from it only the others count here; else a link between two nodes would be paid for twice.
 void Node::Core::note_receiving(const Incoming& in) noexcept {
   const scheduler::CostLine& chosen = in.pick.lines[static_cast<std::size_t>(in.pick.index)];
   if (in.critical || chosen.bytes == 0) return;
@@ -57,7 +68,7 @@ void Node::Core::note_receiving(const Incoming& in) noexcept {
   const TimeNs use_ns = is_kv(in.medium) ? chosen.transmit_ns : 0;
   peers_.for_each([&](Handle<Peer> handle, Peer& other) {
     if (handle.index == in.peer) return;
-    other.others_price.arrival(now_, add_saturating(others_backlog_ns(handle.index, rate), use_ns));
+    other.others_price.arrival(now_, add_saturating(inflow_.others_ns(handle.index, rate), use_ns));
   });
 }
 

@@ -21,6 +21,7 @@ void Node::Core::on_chunk_received(std::uint32_t transport, const Event& event) 
   KVRAIL_ASSERT(event.offset <= total && event.length <= total - event.offset);
   in.last_activity_ns = now_;
   counters_.payload_bytes_in += event.length;
+  note_arrival(index, event.length);
   if (!event.status.ok()) return on_corrupt(index, event.offset, event.length);
   in.received.add(event.offset, event.offset + event.length);
   in.bad.remove(event.offset, event.offset + event.length);
@@ -140,7 +141,8 @@ void Node::Core::lease_returned(std::uint32_t index) noexcept {
   LeaseSlot& lease = leases_[in.lease_slot];
   KVRAIL_ASSERT(lease.in == ins_.handle_at(index) && lease.exposed == 0 && lease.withdrawing == 0);
   leased_bytes_ -= lease.bytes;
-  peer_at(in.peer).leased_bytes -= lease.bytes;
+  inflow_.close(in.peer, lease.announced);
+  lease.announced = 0;
   arbiter_.release(lease.granted);
   lease_free(in.lease_slot);
   in.lease_slot = kNoIndex;

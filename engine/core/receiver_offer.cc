@@ -355,7 +355,8 @@ bool Node::Core::open_lease(std::uint32_t index) noexcept {
   lease.in = ins_.handle_at(index);
   lease.bytes = in.arrays.payload.total_bytes;
   leased_bytes_ += lease.bytes;
-  peer_at(in.peer).leased_bytes += lease.bytes;
+  lease.announced = through_interface(in.peer) ? lease.bytes : 0;
+  inflow_.open(in.peer, lease.announced);
   in.lease_slot = slot;
   return true;
 }

@@ -83,7 +83,8 @@ void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts)
   }
   const Peer& from = peer_at(in.peer);
   const std::uint64_t rate = in.candidate_count == 0 ? 0 : in.candidates[0].rate_bytes_per_s;
-  facts.nic_price_ppm = from.others_price.price_ppm(now_, others_backlog_ns(in.peer, rate));
+  if (through_interface(in.peer)) inflow_.fill(in.peer, rate, facts);
+  facts.nic_price_ppm = from.others_price.price_ppm(now_, inflow_.others_ns(in.peer, rate));
   facts.compute_price_ppm = to.compute_price.price_ppm(now_, to.compute_backlog_ns);
   facts.nic_arrivals_milli_per_s = from.others_price.arrivals_milli_per_s(now_);
   facts.compute_arrivals_milli_per_s = to.compute_price.arrivals_milli_per_s(now_);

@@ -56,9 +56,12 @@ void World::make_lanes() {
                                         : Link(workload_.links[i % workload_.links.size()]);
     senders_[lane.sender].lanes.push_back(i);
     first_lane_[lane.sender] = std::min(first_lane_[lane.sender], i);
-    receivers_[lane.receiver].peers[lane.sender] = Peer{};
-    receivers_[lane.receiver].peer_order.push_back(lane.sender);
+    ReceiverNode& receiver = receivers_[lane.receiver];
+    receiver.peers[lane.sender].place = static_cast<std::uint32_t>(receiver.peer_order.size());
+    receiver.peer_order.push_back(lane.sender);
   }
+  for (ReceiverNode& receiver : receivers_)
+    receiver.inflow = std::make_unique<scheduler::Inflow>(static_cast<std::uint32_t>(receiver.peer_order.size()));
   for (std::uint32_t node = 0; node < workload_.nodes; ++node) {
     SenderNode& sender = senders_[node];
     if (sender.lanes.empty()) continue;

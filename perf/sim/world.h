@@ -21,6 +21,7 @@
 #include "perf/sim/scenario.h"
 #include "perf/sim/workload.h"
 #include "scheduler/arbiter.h"
+#include "scheduler/inflow.h"
 #include "scheduler/medium_choice.h"
 #include "scheduler/scheduler.h"
 
@@ -39,6 +40,7 @@ class World {
     TimeNs posted_ns = 0;
     TimeNs acked_ns = 0;
     std::uint32_t last_of = kNone;  // the job whose last byte it carries
+    bool announced = false;         // its receiver knew that it would come
   };
   // Fifo and slots give the scheduler one flow at a time; the others wait here.
   struct Gate {
@@ -65,12 +67,13 @@ class World {
   };
   struct Peer {
     scheduler::PriceMeter others_price{scheduler::Demand::elastic};
-    std::uint64_t leased_bytes = 0;
+    std::uint32_t place = 0;  // in the inflow
   };
   struct ReceiverNode {
     std::unique_ptr<scheduler::MediumChooser> chooser;
     std::unordered_map<std::uint32_t, Peer> peers;  // by sending node
     std::vector<std::uint32_t> peer_order;          // so that walks don't hang on hashes
+    std::unique_ptr<scheduler::Inflow> inflow;
     Link nic;
     TimeNs decoder_free_ns = 0;
   };
@@ -146,7 +149,6 @@ class World {
   [[nodiscard]] scheduler::ReceiverFacts receiver_facts(std::uint32_t job, std::uint64_t memory_bytes);
   [[nodiscard]] std::span<const scheduler::CandidateCost> weighed(std::uint32_t job) const;
   [[nodiscard]] scheduler::Pick pick(std::uint32_t job, scheduler::ReceiverFacts& facts);
-  [[nodiscard]] TimeNs others_backlog_ns(const ReceiverNode& node, std::uint32_t peer, std::uint64_t rate) const;
   void note_receiving(std::uint32_t job, const scheduler::CostLine& chosen);
   void note_flap(std::uint32_t job, const scheduler::ReceiverFacts& facts, Medium medium);
   void answer(std::uint32_t job, const scheduler::CostLine& chosen);

@@ -87,10 +87,11 @@ scheduler::ReceiverFacts World::receiver_facts(std::uint32_t index, std::uint64_
   facts.compute_backlog_ns = std::max<TimeNs>(agent.gpu_free_ns - now(), 0);
   if (policy_.choice != Choice::priced) return facts;
   const ReceiverNode& node = receivers_[place_of(job).node];
-  const scheduler::PriceMeter& others = node.peers.at(job.sender).others_price;
+  const Peer& from = node.peers.at(job.sender);
   const std::uint64_t rate = offers_[open.offer].candidates[0].rate_bytes_per_s;
-  facts.nic_price_ppm = others.price_ppm(now(), others_backlog_ns(node, job.sender, rate));
-  facts.nic_arrivals_milli_per_s = others.arrivals_milli_per_s(now());
+  node.inflow->fill(from.place, rate, facts);
+  facts.nic_price_ppm = from.others_price.price_ppm(now(), node.inflow->others_ns(from.place, rate));
+  facts.nic_arrivals_milli_per_s = from.others_price.arrivals_milli_per_s(now());
   facts.compute_price_ppm = agent.price.price_ppm(now(), facts.compute_backlog_ns);
   facts.compute_arrivals_milli_per_s = agent.price.arrivals_milli_per_s(now());
   return facts;
@@ -124,14 +125,6 @@ scheduler::Pick World::pick(std::uint32_t index, scheduler::ReceiverFacts& facts
 
 // ---- what the engine notes for its prices ----
 
-TimeNs World::others_backlog_ns(const ReceiverNode& node, std::uint32_t peer, std::uint64_t rate) const {
-  std::uint64_t bytes = 0;
-  for (const std::uint32_t other : node.peer_order) {
-    if (other != peer) bytes += node.peers.at(other).leased_bytes;
-  }
-  return scheduler::sending_ns(bytes, rate);
-}
-
 void World::note_receiving(std::uint32_t index, const scheduler::CostLine& chosen) {
   const Job& job = workload_.jobs[index];
   if (job.critical || chosen.bytes == 0) return;
@@ -143,7 +136,8 @@ void World::note_receiving(std::uint32_t index, const scheduler::CostLine& chose
   const std::uint64_t rate = offers_[open_[index].offer].candidates[0].rate_bytes_per_s;
   const TimeNs use = is_kv(open_[index].rows) ? chosen.transmit_ns : 0;
   for (const std::uint32_t other : node.peer_order) {
-    if (other != job.sender) node.peers.at(other).others_price.arrival(now(), others_backlog_ns(node, other, rate) + use);
+    Peer& peer = node.peers.at(other);
+    if (other != job.sender) peer.others_price.arrival(now(), node.inflow->others_ns(peer.place, rate) + use);
   }
 }
 
@@ -172,6 +166,8 @@ void World::answer(std::uint32_t index, const scheduler::CostLine& chosen) {
     if (chosen.head_blocks > 0) open.computed_ns = compute(index, held_tokens(job) + chosen.head_blocks * model.layout.block_tokens);
     KVRAIL_ASSERT_MSG(take_memory(index, open.lease_bytes), "memory that was free is there");
     open.total_bytes = chosen.bytes;
+    ReceiverNode& node = receivers_[place_of(job).node];
+    node.inflow->open(node.peers.at(job.sender).place, chosen.bytes);
     open.blocks = static_cast<std::uint32_t>(std::max<std::uint64_t>(chosen.blocks, 1));
     open.raw_bytes = (chosen.blocks - chosen.head_blocks) * model.layout.block_bytes();
   }
@@ -185,7 +181,6 @@ bool World::take_memory(std::uint32_t index, std::uint64_t bytes) {
   const scheduler::LeaseAnswer lease = arbiter_->grant(place_of(job).node, bytes, now(), kLeaseNs);
   open.lease = lease.lease;
   open.lease_bytes = bytes;
-  if (lease.lease.valid()) receivers_[place_of(job).node].peers.at(job.sender).leased_bytes += bytes;
   return lease.lease.valid();
 }
 
@@ -256,7 +251,6 @@ void World::on_finished(std::uint32_t index) {
   }
   for (std::uint32_t i = 0; i < job.hash_count; ++i) agents_[job.receiver].held.insert(workload_.hashes[job.first_hash + i]);
   if (open.lease.valid()) {
-    receivers_[place_of(job).node].peers.at(job.sender).leased_bytes -= open.lease_bytes;
     // The slots stay, the planes that they were decoded from don't.
     arbiter_->shrink(open.lease, std::min(open.lease_bytes, open.blocks * model_of(job).layout.block_bytes()));
     events_.push(now() + scenario_.cluster.keep_ns, EventKind::release, index);

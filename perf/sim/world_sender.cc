@@ -140,6 +140,10 @@ void World::begin_sending(std::uint32_t index) {
   Open& open = open_[index];
   open.accepted_ns = now();
   if (open.total_bytes == 0) return events_.push(now() + scenario_.cluster.round_trip_ns / 2, EventKind::delivered, index);
+  if (job.opaque_bytes > kEagerBytes) {
+    ReceiverNode& to = receivers_[place_of(job).node];
+    to.inflow->open(to.peers.at(job.sender).place, open.total_bytes);
+  }
   result_.bytes += open.total_bytes;
   if (open.ready_bytes == 0) begin_encoding(index);
   const std::uint32_t lane = lane_between(job.sender, place_of(job).node);
@@ -267,6 +271,8 @@ void World::post(const scheduler::PostAction& action, std::uint32_t index) {
   if (open.posted_bytes == 0) open.first_post_ns = now();
   open.posted_bytes = action.offset + action.bytes;
   Chunk chunk{action.bytes, now(), 0, kNone};
+  const std::uint64_t opaque = workload_.jobs[job].opaque_bytes;
+  chunk.announced = opaque == 0 || opaque > kEagerBytes;
   TimeNs at = now();
   if (senders_[lane.sender].nic.limits()) at = senders_[lane.sender].nic.send(at, action.bytes);
   at = lane.path.send(at, action.bytes);
@@ -306,6 +312,9 @@ void World::on_ack(std::uint32_t index) {
   const Chunk chunk = lane.flight.front();
   lane.flight.pop_front();
   if (lane.at_nic > 0) --lane.at_nic;
+  // Noted a round trip after it came, for there is no event in between.
+  ReceiverNode& to = receivers_[lane.receiver];
+  if (chunk.announced) to.inflow->arrived(to.peers.at(lane.sender).place, chunk.bytes, now());
   senders_[lane.sender].order->chunk_done(lane.index, chunk.bytes, chunk.posted_ns, now(), true, now());
   pump(lane.sender);
 }

@@ -109,3 +109,39 @@ TEST_CASE("core / predictions / a link that has become faster is found out") {
   CHECK(recomputed[1] == 0);
   pair.finish();
 }
+
+// 51 kB take 10 ms of a lane of 5 MB/s, and while ten times as much comes from another peer twice that: of it as much goes
+// before. (Lanes of the simulated transport don't really share; this is about what the receiver reckons with.)
+TEST_CASE("core / predictions / what another peer brings through the same interface is counted while it comes") {
+  NodeOptions options = World::small_options(1, 1);
+  options.lane_rate_hint_bytes_per_s = 5'000'000;
+  Pair pair(options, TestAgent::base_info(), TestAgent::base_info(), link_of(5'000'000, kMillisecondNs));
+  Host& c = pair.world.add(3, &options);
+  pair.world.dial(c, 2);
+  TestAgent other(c, "other");
+  REQUIRE(pair.world.run_until([&] { return c.node->knows(name_of("tenant"), name_of("receiver")); }));
+  const auto predicted = [&](std::uint64_t seed) {
+    const std::string context = "doc" + std::to_string(seed);
+    REQUIRE(pair.sender->commit(context, seed, 100).ok());
+    const TicketId ticket = pair.sender->send(context, {"receiver"}, {.medium = Medium::full});
+    (void)pair.ended(ticket);
+    AgentEvent event;
+    REQUIRE(pair.world.run_until([&] { return pair.receiver->take(AgentEventKind::delivery, event); }));
+    CHECK(pair.b->node->release(pair.receiver->handle, event.delivery, 0).ok());
+    return event.predicted_ns;
+  };
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) (void)predicted(seed);
+  const TimeNs alone_ns = predicted(9);
+  REQUIRE(other.commit("large", 10, 1000).ok());
+  const TicketId large = other.send("large", {"receiver"}, {.medium = Medium::full});
+  pair.world.run_for(20 * kMillisecondNs);
+  const TimeNs beside_ns = predicted(11);
+  CHECK(ratio(beside_ns, alone_ns) > 1.5);
+  CHECK(ratio(beside_ns, alone_ns) < 2.3);
+  AgentEvent event;
+  REQUIRE(pair.world.run_until([&] { return other.take(AgentEventKind::sent, event, large); }, 40 * kSecondNs));
+  REQUIRE(pair.world.run_until([&] { return pair.receiver->take(AgentEventKind::delivery, event); }));
+  CHECK(pair.b->node->release(pair.receiver->handle, event.delivery, 0).ok());
+  CHECK(ratio(predicted(12), alone_ns) < 1.3);
+  pair.finish();
+}

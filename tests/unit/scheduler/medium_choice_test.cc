@@ -487,6 +487,8 @@ TEST_CASE("choice / absurd figures saturate instead of wrapping") {
   ReceiverFacts facts = receiver_facts();
   facts.missing_full_blocks = facts.total_tokens = most;
   facts.block_slot_bytes = facts.nic_price_ppm = facts.compute_price_ppm = most;
+  facts.others_left_bytes = facts.inflow_bytes_per_s = most;
+  facts.others_bringing = UINT32_MAX;
   facts.nic_arrivals_milli_per_s = facts.compute_arrivals_milli_per_s = most;
   facts.compute = {most, most, most, most};
   facts.lease_bytes_free = most;

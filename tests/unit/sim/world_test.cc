@@ -217,6 +217,38 @@ TEST_CASE("world / shared interfaces and teams: each transfer ends under each po
   }
 }
 
+TEST_CASE("world / token ids where another sender has taken the receiver's interface") {
+  Scenario scenario;
+  scenario.traffic.transfers = 0;
+  scenario.cluster.senders = 2;
+  scenario.cluster.receivers = 2;
+  scenario.cluster.receiver_nic_bytes_per_s = kRate;
+  scenario.media = {Medium::tokens, Medium::int4};
+  Workload workload = *make_workload(scenario, 1, nullptr, {}, {});
+  const auto add = [&](TimeNs at, std::uint32_t tokens, std::uint32_t receiver, std::uint32_t sender) {
+    Job job;
+    job.submitted_ns = at;
+    job.tokens = tokens;
+    job.receiver = receiver;
+    job.sender = sender;
+    workload.jobs.push_back(job);
+  };
+  const std::uint32_t first = workload.lanes[0].sender, second = workload.lanes[1].sender;
+  REQUIRE(first != second);
+  // 8,000 tokens: 362 ms of computing, 223 + 20 ms as int4; at half of the interface 446 + 20.
+  add(0, 8000, 1, second);
+  CHECK(World(scenario, workload, *find_policy("kvrail")).run().jobs[0].medium == Medium::int4);
+  // 30,000 tokens: 1.8 s of computing, 0.84 s as int4.
+  workload.jobs.clear();
+  add(0, 30'000, 0, first);
+  add(10 * kMillisecondNs, 8000, 1, second);
+  add(2 * kSecondNs, 6000, 1, second);  // of another size, so that no last choice is kept
+  const RunResult result = World(scenario, workload, *find_policy("kvrail")).run();
+  CHECK(result.jobs[0].medium == Medium::int4);
+  CHECK(result.jobs[1].medium == Medium::tokens);
+  CHECK(result.jobs[2].medium == Medium::int4);
+}
+
 TEST_CASE("world / under load the priced choice is below every static medium and below greed") {
   Scenario scenario;
   scenario.traffic.transfers = 3000;
