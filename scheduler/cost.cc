@@ -130,13 +130,11 @@ TimeNs compute_taken_ns(const CostLine& picked, TimeNs backlog_ns) noexcept {
   return picked.wait_ns + picked.transmit_ns + picked.recompute_ns;
 }
 
-CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
-                   const LossProfile& loss) noexcept {
+void fill_line(const CandidateCost& it, const ReceiverFacts& facts, const LossProfile& loss, CostLine& line) noexcept {
   KVRAIL_ASSERT(facts.block_tokens > 0 && static_cast<std::size_t>(it.medium) < kMediumCount);
-  if (it.medium == Medium::split) return split_line(it, facts, loss);
+  if (it.medium == Medium::split) return fill_split_line(it, facts, loss, line);
   const MediumLoss& of = loss.media[static_cast<std::size_t>(it.medium)];
   const std::uint64_t blocks = missing_for(it, facts).blocks();
-  CostLine line;
   line.medium = it.medium;
   line.blocks = blocks;
   line.bytes = moved_bytes(it, facts);
@@ -184,7 +182,6 @@ CostLine cost_line(const CandidateCost& it, const ReceiverFacts& facts,
     line.allowed = false;
     line.why_not = "not enough free receive memory";
   }
-  return line;
 }
 
 void finish_cost(CostLine& line, const ReceiverFacts& facts, std::int64_t residual_q32) noexcept {

@@ -55,10 +55,17 @@ inline constexpr std::uint64_t kPpm = 1'000'000;
 // How long the receiver's compute is taken from the decision on, by what waits there and by what was picked.
 [[nodiscard]] TimeNs compute_taken_ns(const CostLine& picked, TimeNs backlog_ns) noexcept;
 
+// Into a line as it was made: one that is returned and then copied waits for its own narrow stores at each wide load.
 // The terms of T_m and cost_m for one candidate at the receiver, and the hard constraints. The
 // deadline is not looked at: it binds only while some other medium meets it.
-[[nodiscard]] CostLine cost_line(const CandidateCost& candidate, const ReceiverFacts& facts,
-                                 const LossProfile& loss) noexcept;
+void fill_line(const CandidateCost& candidate, const ReceiverFacts& facts, const LossProfile& loss,
+               CostLine& fresh) noexcept;
+[[nodiscard]] inline CostLine cost_line(const CandidateCost& candidate, const ReceiverFacts& facts,
+                                        const LossProfile& loss) noexcept {
+  CostLine line;
+  fill_line(candidate, facts, loss, line);
+  return line;
+}
 // total_ns and cost_ns from the terms and the residual factor 2^residual_q32.
 void finish_cost(CostLine& line, const ReceiverFacts& facts, std::int64_t residual_q32) noexcept;
 

@@ -157,10 +157,11 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
   KVRAIL_ASSERT(candidates.size() <= kMaxWeighed);
   Pick pick;
   pick.line_count = candidates.size();
+  const LossProfile& loss = state_->loss.at(facts.total_tokens);
   std::array<std::int64_t*, kMaxWeighed> residuals{};
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     CostLine& line = pick.lines[i];
-    line = cost_line(candidates[i], facts, state_->loss.at(facts.total_tokens));
+    fill_line(candidates[i], facts, loss, line);
     residuals[i] = state_->residuals.find(residual_key(lane, line.medium, line.bytes));
     finish_cost(line, facts, residuals[i] == nullptr ? 0 : *residuals[i]);
   }

@@ -25,10 +25,24 @@ SplitPoint at(const SplitFacts& facts, std::uint64_t head) noexcept {
   return point;
 }
 
-CostLine refused(CostLine line, const char* why) noexcept {
+void refuse(CostLine& line, const char* why) noexcept {
   line.allowed = false;
   line.why_not = why;
-  return line;
+}
+
+// Whether computing this head takes at least as long as bringing its tail: recompute >= wait + floor(x / n) without the
+// division, as floor(x / n) <= y just where x < (y + 1) n.
+bool head_is_longer(const SplitFacts& facts, std::uint64_t head) noexcept {
+  TimeNs recompute = 0;
+  if (head > 0) {
+    recompute = std::max<TimeNs>(facts.compute_backlog_ns, 0) +
+                prefill_ns(facts.compute, head * facts.block_tokens, facts.held_tokens);
+  }
+  if (head >= facts.blocks) return true;
+  if (recompute < facts.wait_ns) return false;
+  const auto all = static_cast<std::uint64_t>(std::max<TimeNs>(facts.all_blocks_ns, 0));
+  const auto room = static_cast<std::uint64_t>(recompute - facts.wait_ns) + 1;
+  return Wide{all} * (facts.blocks - head) < Wide{room} * facts.blocks;
 }
 
 }  // namespace
@@ -40,8 +54,7 @@ SplitPoint split_point(const SplitFacts& facts) noexcept {
   std::uint64_t high = facts.blocks;
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
-    const SplitPoint point = at(facts, middle);
-    if (point.recompute_ns >= point.transfer_ns) {
+    if (head_is_longer(facts, middle)) {
       high = middle;
     } else {
       low = middle + 1;
@@ -53,15 +66,16 @@ SplitPoint split_point(const SplitFacts& facts) noexcept {
   return before.total_ns() <= crossed.total_ns() ? before : crossed;
 }
 
-CostLine split_line(const CandidateCost& candidate, const ReceiverFacts& facts, const LossProfile& loss) noexcept {
+void fill_split_line(const CandidateCost& candidate, const ReceiverFacts& facts, const LossProfile& loss,
+                     CostLine& line) noexcept {
   KVRAIL_ASSERT(candidate.medium == Medium::split && may_be_tail(candidate.values));
   CandidateCost whole = candidate;
   whole.medium = candidate.values;
   whole.values = Medium::full;
-  CostLine line = cost_line(whole, facts, loss);
+  fill_line(whole, facts, loss, line);
   line.medium = Medium::split;
-  if (!line.allowed) return line;
-  if (line.blocks < 2 || facts.same_node) return refused(line, "nothing to divide");
+  if (!line.allowed) return;
+  if (line.blocks < 2 || facts.same_node) return refuse(line, "nothing to divide");
   SplitFacts both;
   both.compute = facts.compute;
   both.compute_backlog_ns = facts.compute_backlog_ns;
@@ -72,7 +86,7 @@ CostLine split_line(const CandidateCost& candidate, const ReceiverFacts& facts, 
   both.all_blocks_ns = pipelined_ns(line.encode_ns, line.transmit_ns, line.decode_ns, line.blocks);
   SplitPoint point = split_point(both);
   if (facts.split_wished) point = at(both, std::clamp<std::uint64_t>(point.head_blocks, 1, line.blocks - 1));
-  if (point.head_blocks == 0 || point.head_blocks == line.blocks) return refused(line, "one side alone is faster");
+  if (point.head_blocks == 0 || point.head_blocks == line.blocks) return refuse(line, "one side alone is faster");
   const std::uint64_t tail = line.blocks - point.head_blocks;
   const TimeNs prefill = prefill_ns(facts.compute, point.head_blocks * facts.block_tokens, both.held_tokens);
   const std::uint64_t compute_price = priced(prefill, facts.compute_price_ppm, facts.compute_arrivals_milli_per_s);
@@ -81,7 +95,6 @@ CostLine split_line(const CandidateCost& candidate, const ReceiverFacts& facts, 
   line.bytes = mul_div(line.bytes, tail, line.blocks);
   line.recompute_ns = point.recompute_ns;
   line.head_blocks = point.head_blocks;
-  return line;
 }
 
 }  // namespace kvrail::scheduler

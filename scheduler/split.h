@@ -29,9 +29,9 @@ struct SplitPoint {
 // transfer falls, so the least lies where they cross: methods of a root are not needed, some halvings are exact.
 [[nodiscard]] SplitPoint split_point(const SplitFacts& facts) noexcept;
 
-// As cost_line() and with its meaning, of a candidate split whose tail comes as `candidate.values`.
-[[nodiscard]] CostLine split_line(const CandidateCost& candidate, const ReceiverFacts& facts,
-                                  const LossProfile& loss) noexcept;
+// As fill_line() and with its meaning, of a candidate split whose tail comes as `candidate.values`.
+void fill_split_line(const CandidateCost& candidate, const ReceiverFacts& facts, const LossProfile& loss,
+                     CostLine& fresh) noexcept;
 
 // Whether the tail of a split may come so: block after block, and as good as if all had come so.
 [[nodiscard]] constexpr bool may_be_tail(Medium medium) noexcept {
