@@ -23,10 +23,11 @@ struct Tiered {
     return options;
   }
   static std::string context(int i) { return std::string("c").append(std::to_string(i)); }
+  static std::uint64_t seed_of(int i) { return 100 + static_cast<std::uint64_t>(i); }
   void bring(int i, std::size_t tokens = kTokens) {
-    REQUIRE(pair.sender->commit(context(i), 100 + i, tokens, 2 * kTokens).ok());
+    REQUIRE(pair.sender->commit(context(i), seed_of(i), tokens, 2 * kTokens).ok());
     REQUIRE(pair.send(context(i), whole()).status.ok());
-    pair.exact(100 + i, tokens);
+    pair.exact(seed_of(i), tokens);
     // The sender's arena is no larger: it keeps one context at a time.
     KVRAIL_ASSERT(pair.a->node->drop_context(pair.sender->handle, name_of(context(i))).ok());
     KVRAIL_ASSERT(pair.a->node->free_blocks(pair.sender->handle, pair.sender->contexts[context(i)].extent).code != Code::internal);
@@ -360,7 +361,6 @@ TEST_CASE("whatever the tier does, what is delivered is exact or token ids") {
     }
     t.owner_goes();
     for (const auto& [i, length] : lengths) {
-      VersionView view;
       const auto tenant = t.store().find_tenant(name_of("tenant"));
       if (!t.store().find(tenant, name_of("sender"), name_of(Tiered::context(i)), 0).valid()) continue;
       REQUIRE(t.fetch(i).status.ok());

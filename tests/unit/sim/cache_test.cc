@@ -109,7 +109,9 @@ TEST_CASE("cache / eight requests of one block, worked out by hand for every pol
 TEST_CASE("cache / only blocks whose whole prefix is there are hits") {
   // 1 2 3, then 1 2 4 (2 hits), then 9 2 3 (none, though 2 and 3 are there), then 1 2 3 5 (3), with room for all six.
   const auto hits = hits_of(trace_of({{1, 2, 3}, {1, 2, 4}, {9, 2, 3}, {1, 2, 3, 5}}), 1);
-  for (const auto& [policy, count] : hits) {
+  for (const auto& of : hits) {
+    const auto& policy = of.first;
+    const auto& count = of.second;
     CAPTURE(policy);
     CHECK(count == 5);
   }
