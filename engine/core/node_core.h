@@ -564,6 +564,7 @@ class Node::Core {
   SlotTable<LocalWait> local_waits_;
   FlatMap<std::uint64_t, OpenDelivery, WordHash> open_deliveries_;
   SlotTable<Restore> restores_;
+  Handle<Restore> staging_restore_;   // that takes its memory
   SlotTable<Split> splits_;
   FlatMap<std::uint64_t, std::uint32_t, WordHash> split_of_;      // by the delivery of its ids
   std::vector<EventNode> event_nodes_;

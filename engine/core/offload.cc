@@ -71,7 +71,7 @@ void Node::Core::run_offload() noexcept {
     if (offload_.failed || offload_.at == view.blocks.size() || offload_.in_flight == kWritesAtOnce) break;
     const BlockView block = store_->block(view.blocks[offload_.at]);
     const auto kept = tier_->find(block.hash);
-    if (!kept || kept->epsilon_ppm > block.epsilon_ppm) {
+    if (!kept || (!tier_->lossy() && kept->epsilon_ppm > block.epsilon_ppm)) {
       if (!tier_->put({offload_.at, block.hash, view.layout, block.tokens, block.epsilon_ppm, block.raw})) {
         offload_.failed = tier_->figures().state != TierState::ready;
         break;

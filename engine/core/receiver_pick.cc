@@ -109,8 +109,12 @@ void Node::Core::decide(std::uint32_t index) noexcept {
 void Node::Core::look(Incoming& in) const noexcept {
   in.decision = Decision::look;
   in.have = Store::HaveScan{};
-  in.have.tier = in.restores < kRestoresOfOffer && !in.pick_again ? tier_ : nullptr;
+  // What has come from there is all that there was.
+  const bool again = !in.pick_again && !in.restored.valid() && in.restores < kRestoresOfOffer;
+  in.have.tier = again ? tier_ : nullptr;
   choose_limits(in);
+  // As lossy as a medium that is offered: then it counts for that one.
+  in.have.tier_limit_ppm = in.have.limits_ppm.back();
 }
 
 void Node::Core::run_deciding(std::uint32_t index) noexcept {

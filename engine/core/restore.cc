@@ -58,6 +58,7 @@ Handle<Restore> Node::Core::restore_of(VersionHandle stub, const VersionView& vi
   restore.stub = stub;
   restore.scan.tier = tier_;
   restore.scan.limits_ppm.fill(view.stub_epsilon_ppm);
+  restore.scan.tier_limit_ppm = UINT32_MAX;  // what the tier's coding loses, its owner has chosen
   store_->pin(stub);
   return handle;
 }
@@ -176,6 +177,14 @@ bool Node::Core::look_for(Restore& restore, std::uint32_t index, std::uint64_t& 
 }
 
 bool Node::Core::stage_restore(Restore& restore, std::uint32_t index, std::uint64_t& budget) noexcept {
+  // One takes its memory at a time, or several would have all of it in parts and none enough.
+  const Handle<Restore> own = restores_.handle_at(index);
+  const Restore* other = restores_.get(staging_restore_);
+  if (staging_restore_ != own && other != nullptr && other->step == RestoreStep::stage) {
+    want_later(Kind::restore, index);
+    return false;
+  }
+  staging_restore_ = own;
   const AllowAllocScope allow;
   if (!restore.staging.valid()) {
     const auto staging = store_->begin_stage(restore.request);

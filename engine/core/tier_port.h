@@ -94,6 +94,8 @@ class TierPort {
   // Nothing finds the block any more; gets that are under way end as they may.
   virtual void forget(const Hash128& hash) noexcept = 0;
   [[nodiscard]] virtual std::optional<TierEntry> find(const Hash128& hash) const noexcept = 0;
+  // Whether what comes back may have lost something that was there when it was put.
+  [[nodiscard]] virtual bool lossy() const noexcept { return false; }
   // How long a get of so many stored bytes takes from now on, waits included.
   [[nodiscard]] virtual TimeNs restore_ns(std::uint64_t stored_bytes) const noexcept = 0;
   // Fills what has happened since; 0: nothing.

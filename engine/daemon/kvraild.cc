@@ -111,6 +111,12 @@ int run(const engine::Config& config) {
       engine::notify_service_manager(asked == 1 ? "STOPPING=1\nSTATUS=draining" : "STATUS=ending at once");
     }
   }
+  // A disk that does not answer may hold this up: from here on a signal ends the process by itself.
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGINT);
+  ::pthread_sigmask(SIG_UNBLOCK, &ends, nullptr);
   host.value().reset();
   ::close(signals);
   spdlog::info("ended");

@@ -69,7 +69,7 @@ Result<BlockHandle> Store::State::make_block(const NewBlock& request) noexcept {
     return Status{Code::quota_exceeded, Scope::transfer,
                   static_cast<std::int32_t>(options.tenant_max_blocks)};
   }
-  while (blocks.full() && evict_one(request.tenant)) {
+  while (blocks.full() && evict_one(request.tenant, true)) {
   }
   const BlockHandle handle = blocks.try_emplace();
   if (!handle) {

@@ -52,6 +52,7 @@ class Audit {
         ++kv_blocks;
       }
       KVRAIL_ASSERT(!version.published || version.stub || kv_blocks == version.kv_blocks);
+      stub_bytes_[version.tenant.index] += version.stub ? version.manifest_bytes : 0;
       stubs_ += version.stub ? 1 : 0;
     });
   }
@@ -229,7 +230,7 @@ class Audit {
     state_.tenants.for_each([&](TenantHandle handle, const TenantRecord& tenant) {
       KVRAIL_ASSERT(tenant.versions == versions_of_[handle.index] &&
                     tenant.blocks == blocks_of_[handle.index]);
-      KVRAIL_ASSERT(tenant.staged_bytes == staged[handle.index]);
+      KVRAIL_ASSERT(tenant.staged_bytes == staged[handle.index] && tenant.stub_bytes == stub_bytes_[handle.index]);
     });
     KVRAIL_ASSERT(state_.memory->consistent());
   }
@@ -241,7 +242,7 @@ class Audit {
   std::vector<bool> visible_;  // named by a published version
   std::int64_t idle_planes_ = 0;
   std::uint64_t stubs_ = 0;
-  PerTenant versions_of_, blocks_of_, raw_, planes_, manifest_;
+  PerTenant versions_of_, blocks_of_, raw_, planes_, manifest_, stub_bytes_;
 };
 
 }  // namespace

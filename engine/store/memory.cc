@@ -253,10 +253,23 @@ std::optional<std::uint64_t> Store::State::take(TenantHandle tenant, std::uint64
       return *first * kGranuleBytes;
     }
     // Planes cost an encoding to have again, versions a transfer.
-    if (!evict_planes(tenant) && !evict_one(tenant)) {
+    if (!evict_planes(tenant) && !evict_one(tenant, pool == mempool::PoolClass::manifest)) {
       return std::nullopt;
     }
   }
+}
+
+bool Store::State::may_fit(TenantHandle tenant, std::uint64_t bytes) const noexcept {
+  const TenantRecord& record = *tenants.get(tenant);
+  const StoreMemory& from = *receive_of(tenant);
+  if (record.dying_first) {
+    return true;  // How much these give back is not known.
+  }
+  std::uint64_t room = from.extents->free_units() * kGranuleBytes + record.idle.kv_bytes + record.idle_kept.kv_bytes;
+  for (const auto pool : {mempool::PoolClass::plane0, mempool::PoolClass::plane1, mempool::PoolClass::residual, mempool::PoolClass::lowrank}) {
+    room += from.usage.used(pool);
+  }
+  return bytes <= room;
 }
 
 void Store::State::give_back(TenantHandle tenant, std::uint64_t offset, std::uint64_t bytes,

@@ -270,6 +270,7 @@ struct CommitRecord {
 // Least recently used first, linked by the versions' lru_*.
 struct IdleList {
   VersionHandle oldest, newest;
+  std::uint64_t kv_bytes = 0;  // that would come back, where no two of them share blocks
 };
 
 struct TenantRecord {
@@ -281,7 +282,7 @@ struct TenantRecord {
   std::uint32_t versions = 0;
   // Unpinned versions without a local owner: with KV that is nowhere else, with KV that a tier keeps too, stubs.
   IdleList idle, idle_kept, idle_stubs;
-  std::uint64_t idle_kept_bytes = 0;       // of KV
+  std::uint64_t stub_bytes = 0;            // manifests of all stubs
   BlockHandle plane_oldest, plane_newest;  // blocks whose planes nobody uses
   VersionHandle dying_first, dying_last;   // destroyed, or stubs: not all blocks let go yet; linked by lru_next
 };

@@ -95,7 +95,9 @@ class StageWork {
   [[nodiscard]] Status fits() const noexcept {
     const std::uint64_t total = state_.receive_of(version_.tenant)->arena->bytes();
     if (staging_.missing <= total / version_.layout.block_bytes()) {
-      return {};
+      return state_.may_fit(version_.tenant, staging_.missing * version_.layout.block_bytes())
+                 ? Status{}
+                 : state_.out_of_memory(version_.tenant);
     }
     return {Code::too_large, Scope::transfer,
             static_cast<std::int32_t>(std::min<std::uint64_t>(total, INT32_MAX))};

@@ -120,7 +120,7 @@ void Store::HaveScan::look_in_tier(const Hash128& hash, std::size_t tokens, bool
   }
   if (!held) {
     const auto kept = tier->find(hash);
-    if (!kept || kept->tokens != tokens || kept->epsilon_ppm > limits_ppm[0]) {
+    if (!kept || kept->tokens != tokens || kept->epsilon_ppm > tier_limit_ppm) {
       unreachable = true;
       return;
     }

@@ -53,6 +53,8 @@ struct Store::State {
   // first.
   [[nodiscard]] std::optional<std::uint64_t> take(TenantHandle tenant, std::uint64_t bytes,
                                                   mempool::PoolClass pool) noexcept;
+  // False: not even if all that is idle went, so nothing of it should.
+  [[nodiscard]] bool may_fit(TenantHandle tenant, std::uint64_t bytes) const noexcept;
   void give_back(TenantHandle tenant, std::uint64_t offset, std::uint64_t bytes,
                  mempool::PoolClass pool) noexcept;
   [[nodiscard]] Status out_of_memory(TenantHandle tenant) const noexcept;
@@ -145,8 +147,8 @@ struct Store::State {
   void unlist(VersionHandle handle) noexcept;
   void idle(VersionHandle handle) noexcept;  // the last pin has gone, or never was one
   void lru_remove(VersionHandle handle) noexcept;
-  // For room in the arena: blocks go before stubs.
-  [[nodiscard]] bool evict_one(TenantHandle tenant) noexcept;
+  // For room in the arena: blocks go before stubs, which give back next to nothing.
+  [[nodiscard]] bool evict_one(TenantHandle tenant, bool stubs) noexcept;
   // For an entry or memory of the tables: stubs go before blocks.
   [[nodiscard]] bool evict_entry(TenantHandle tenant) noexcept;
   void supersede(ContextRecord& context) noexcept;  // the context may be gone afterwards

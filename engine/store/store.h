@@ -339,8 +339,10 @@ class Store {
     std::array<std::uint32_t, kLimits> limits_ppm{};
     std::array<bool, kLimits> broken{};
     std::array<HaveResult, kLimits> results{};
-    // With a tier: the leading blocks, a last partial one included, that are held or kept there, within the first limit.
+    // With a tier: the leading blocks, a last partial one included, that are held within the first limit, or kept there
+    // within one of its own.
     const TierPort* tier = nullptr;
+    std::uint32_t tier_limit_ppm = 0;
     std::uint64_t reachable_blocks = 0, tier_blocks = 0, tier_bytes = 0;
     bool unreachable = false;
 

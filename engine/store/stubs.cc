@@ -8,6 +8,7 @@ namespace {
 
 // The oldest of a tenant are looked at for one that can become a stub.
 constexpr std::uint32_t kCandidates = 32;
+constexpr std::uint64_t kStubShare = 8;  // of a receive arena the n-th part at most is stubs
 
 }  // namespace
 
@@ -43,7 +44,12 @@ void Store::State::make_stub(VersionHandle handle) noexcept {
   version.epsilon_ppm = 0;
   write_manifest_header(version);
   ++stubs_made;
+  TenantRecord& tenant = *tenants.get(version.tenant);
+  tenant.stub_bytes += version.manifest_bytes;
   bury_soon(handle);
+  while (tenant.stub_bytes > receive_of(version.tenant)->arena->bytes() / kStubShare && tenant.idle_stubs.oldest) {
+    destroy(tenant.idle_stubs.oldest);
+  }
 }
 
 void Store::State::drop_stub_of(const VersionRecord& version) noexcept {
@@ -80,13 +86,13 @@ VersionHandle Store::next_to_leave(TenantHandle tenant) const noexcept {
 bool Store::short_of_memory(TenantHandle tenant, std::uint32_t free_below_ppm) const noexcept {
   const TenantMemory of = memory(tenant);
   const TenantRecord* record = state_->tenants.get(tenant);
-  return record != nullptr && of.free_bytes + record->idle_kept_bytes < of.total_bytes / 1'000 * (free_below_ppm / 1'000);
+  return record != nullptr && of.free_bytes + record->idle_kept.kv_bytes < of.total_bytes / 1'000 * (free_below_ppm / 1'000);
 }
 
 std::uint64_t Store::room_bytes() const noexcept {
   std::uint64_t bytes = 0;
   state_->tenants.for_each([&](TenantHandle tenant, const TenantRecord& record) {
-    bytes += memory(tenant).free_bytes + record.idle_kept_bytes;
+    bytes += memory(tenant).free_bytes + record.idle_kept.kv_bytes;
   });
   return bytes;
 }

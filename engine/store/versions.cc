@@ -14,9 +14,8 @@ IdleList& idle_list(TenantRecord& tenant, const VersionRecord& version) noexcept
   return version.stub ? tenant.idle_stubs : version.kept ? tenant.idle_kept : tenant.idle;
 }
 
-// What its going would give back, if nothing else names its blocks.
-std::uint64_t idle_kept_bytes(const VersionRecord& version) noexcept {
-  return version.kept && !version.stub ? std::uint64_t{version.kv_blocks} * version.layout.block_bytes() : 0;
+std::uint64_t kv_bytes(const VersionRecord& version) noexcept {
+  return version.stub ? 0 : std::uint64_t{version.kv_blocks} * version.layout.block_bytes();
 }
 
 // Which of two versions of a context is found first.
@@ -134,8 +133,8 @@ void Store::State::idle(VersionHandle handle) noexcept {
     return;  // When its last block has gone.
   }
   TenantRecord& tenant = *tenants.get(version.tenant);
-  tenant.idle_kept_bytes += idle_kept_bytes(version);
   IdleList& list = idle_list(tenant, version);
+  list.kv_bytes += kv_bytes(version);
   version.in_lru = true;
   version.lru_previous = list.newest;
   version.lru_next = VersionHandle{};
@@ -153,8 +152,8 @@ void Store::State::lru_remove(VersionHandle handle) noexcept {
     return;
   }
   TenantRecord& tenant = *tenants.get(version.tenant);
-  tenant.idle_kept_bytes -= idle_kept_bytes(version);
   IdleList& list = idle_list(tenant, version);
+  list.kv_bytes -= kv_bytes(version);
   VersionRecord* previous = versions.get(version.lru_previous);
   VersionRecord* next = versions.get(version.lru_next);
   (previous != nullptr ? previous->lru_next : list.oldest) = version.lru_next;
@@ -162,7 +161,7 @@ void Store::State::lru_remove(VersionHandle handle) noexcept {
   version.in_lru = false;
 }
 
-bool Store::State::evict_one(TenantHandle tenant) noexcept {
+bool Store::State::evict_one(TenantHandle tenant, bool stubs) noexcept {
   if (reap(tenant, kBlocksAtOnce) > 0) {
     return true;
   }
@@ -171,7 +170,7 @@ bool Store::State::evict_one(TenantHandle tenant) noexcept {
     let_go(first);
     return true;
   }
-  if (from.idle_stubs.oldest) {
+  if (stubs && from.idle_stubs.oldest) {
     destroy(from.idle_stubs.oldest);
     return true;
   }
@@ -244,6 +243,11 @@ void Store::State::destroy(VersionHandle handle) noexcept {
   lru_remove(handle);
   unlist(handle);
   version.published = false;
+  if (version.stub) {
+    --stubs;
+    tenants.get(version.tenant)->stub_bytes -= version.manifest_bytes;
+    version.stub = false;
+  }
   if (version.manifest_offset != kNoOffset) {
     give_back(version.tenant, version.manifest_offset, version.manifest_bytes,
               mempool::PoolClass::manifest);
@@ -251,8 +255,6 @@ void Store::State::destroy(VersionHandle handle) noexcept {
     version.manifest_bytes = 0;
   }
   give_back_positions(version);
-  stubs -= version.stub ? 1 : 0;
-  version.stub = false;
   if (!version.dying) {
     bury_soon(handle);
   }

@@ -27,6 +27,7 @@ class FileTier final : public TierPort {
   [[nodiscard]] bool get(const TierGet& get) noexcept override;
   void forget(const Hash128& hash) noexcept override;
   [[nodiscard]] std::optional<TierEntry> find(const Hash128& hash) const noexcept override;
+  [[nodiscard]] bool lossy() const noexcept override { return options_.coding == Medium::int8 || options_.coding == Medium::int4; }
   [[nodiscard]] TimeNs restore_ns(std::uint64_t stored_bytes) const noexcept override;
   [[nodiscard]] std::size_t poll(std::span<TierCompletion> out) noexcept override;
   [[nodiscard]] int wake_fd() const noexcept override { return mailbox_.message_fd(); }

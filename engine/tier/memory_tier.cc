@@ -140,7 +140,7 @@ Status MemoryTier::end_put(const Pending& pending, TierCompletion& done) noexcep
   Record& record = records_[slot];
   record = {.hash = put.hash,
             .shape = codec::fingerprint(put.layout),
-            .entry = {.tokens = put.tokens, .epsilon_ppm = put.epsilon_ppm, .stored_bytes = bytes},
+            .entry = {.tokens = put.tokens, .epsilon_ppm = put.epsilon_ppm + options_.loss_ppm, .stored_bytes = bytes},
             .older = youngest_};
   (youngest_ == kNone ? oldest_ : records_[youngest_].younger) = slot;
   youngest_ = slot;
@@ -149,7 +149,7 @@ Status MemoryTier::end_put(const Pending& pending, TierCompletion& done) noexcep
   figures_.used_bytes += bytes;
   figures_.bytes_written += bytes;
   ++figures_.blocks;
-  done.epsilon_ppm = put.epsilon_ppm;
+  done.epsilon_ppm = put.epsilon_ppm + options_.loss_ppm;
   done.stored_bytes = bytes;
   return {};
 }

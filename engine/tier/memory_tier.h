@@ -30,6 +30,7 @@ struct MemoryTierOptions {
   std::uint32_t corrupt_ppm = 0;  // a get finds the record damaged
   std::uint32_t lose_ppm = 0;     // a get finds no record though find() did
   std::uint32_t refuse_ppm = 0;   // a put ends in no record
+  std::uint32_t loss_ppm = 0;     // that every record is said to have lost more than its rows had
 };
 
 class MemoryTier final : public TierPort {
@@ -40,6 +41,7 @@ class MemoryTier final : public TierPort {
   [[nodiscard]] bool get(const TierGet& get) noexcept override;
   void forget(const Hash128& hash) noexcept override;
   [[nodiscard]] std::optional<TierEntry> find(const Hash128& hash) const noexcept override;
+  [[nodiscard]] bool lossy() const noexcept override { return options_.loss_ppm > 0; }
   [[nodiscard]] TimeNs restore_ns(std::uint64_t stored_bytes) const noexcept override;
   [[nodiscard]] std::size_t poll(std::span<TierCompletion> out) noexcept override;
   [[nodiscard]] TierFigures figures() const noexcept override;

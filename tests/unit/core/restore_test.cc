@@ -378,3 +378,44 @@ TEST_CASE("whatever the tier does, what is delivered is exact or token ids") {
   CHECK(restores > 20);
   CHECK(failed > 0);
 }
+
+TEST_CASE("a tier that codes with loss gives back what it kept, and what it lost is told") {
+  constexpr std::uint32_t kLoss = 20'000;
+  MemoryTierOptions options;
+  options.loss_ppm = kLoss;
+  Tiered t(options);
+  t.bring_many(8);
+  const std::uint64_t written = t.tier.figures().puts;
+  t.owner_goes();
+  REQUIRE(t.view_of(0).stub);
+  CHECK(t.fetch(0).status.ok());
+  const Received got = t.pair.exact(100, kTokens);  // the tier only says so
+  CHECK(got.header.epsilon_ppm == kLoss);
+  CHECK(got.header.medium == Medium::full);
+  CHECK(t.counters().restores == 1);
+  t.settle();
+  CHECK(t.tier.figures().puts <= written + 80);  // what came back is not written again and again
+}
+
+TEST_CASE("what cannot fit drives nothing out") {
+  Tiered t;
+  t.bring_many(8);
+  const std::uint64_t stubs = t.store().counters().stubs;
+  REQUIRE(stubs > 0);
+  // All eight at once, where six have room: those that have none are token ids.
+  std::vector<AgentEvent> held;
+  t.owner_goes();
+  std::size_t whole = 0;
+  for (int i = 0; i < 8; ++i) {
+    CHECK(t.fetch(i).status.ok());
+    AgentEvent event;
+    REQUIRE(t.pair.receiver->take(AgentEventKind::delivery, event));
+    held.push_back(event);
+    whole += event.medium == Medium::full ? 1 : 0;
+  }
+  CHECK(whole >= 5);
+  CHECK(whole < 8);
+  for (int i = 0; i < 8; ++i) CHECK(t.view_of(i).tokens.size() == kTokens);  // all are known still
+  for (const AgentEvent& event : held) CHECK(t.pair.b->node->release(t.pair.receiver->handle, event.delivery, 0).ok());
+  t.settle();
+}
