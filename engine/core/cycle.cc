@@ -114,8 +114,8 @@ std::size_t Node::Core::run_timers() noexcept {
       case Kind::peer: peer_timer(index); break;
       case Kind::dial: run_dial(index); break;
       case Kind::fetch: fetch_timer(index); break;
-      case Kind::commit:
-      case Kind::restore: break;
+      case Kind::commit: break;
+      case Kind::restore: restore_overdue(index); break;
       case Kind::local_wait:
         end_local_wait(index, Status{Code::timed_out}, VersionHandle{});
         break;
@@ -179,7 +179,7 @@ std::size_t Node::Core::housekeep() noexcept {
     fit_reservations();
     next_forget_ns_ = now_ + kSecondNs;
   }
-  if (page_ != nullptr && status_dirty_ && now_ >= next_status_ns_) {
+  if (page_ != nullptr && (status_dirty_ ? now_ >= next_status_ns_ : contexts_due_ && now_ >= next_contexts_ns_)) {
     refresh_status();
     next_status_ns_ = now_ + options_.scheduler.slice_ns;
   }
@@ -193,6 +193,7 @@ TimeNs Node::Core::next_deadline() const noexcept {
   if (blocked_ > 0 || event_agents_.size() > 0 || announce_dirty_) next = std::min(next, now_ + kBlockedRetryNs);
   if (open_transfers() > 0) next = std::min(next, next_slice_ns_);
   if (page_ != nullptr && status_dirty_) next = std::min(next, next_status_ns_);
+  if (page_ != nullptr && contexts_due_) next = std::min(next, next_contexts_ns_);
   return next;
 }
 

@@ -279,6 +279,21 @@ void Node::Core::show_memory(StatusData& data) noexcept {
   data.stubs = store.stubs;
   store_total(data.receive_bytes_total, data.receive_bytes_free);
   data.leased_bytes = leased_bytes_;
+  show_contexts(data);
+  show_prefetch(data);
+  data.tier = StatusTier{};
+  if (tier_ == nullptr) return;
+  const TierFigures tier = tier_->figures();
+  data.tier = {1, static_cast<std::uint8_t>(tier.state), {}, tier.capacity_bytes, tier.used_bytes, tier.blocks, tier.puts, tier.gets,
+               tier.bytes_written, tier.bytes_read, tier.refused, tier.damaged, tier.quarantined, tier.read_bytes_per_s,
+               tier.write_bytes_per_s};
+}
+
+// A walk over the table of versions takes as long as hundreds of cycles, so it is done once a second.
+void Node::Core::show_contexts(StatusData& data) noexcept {
+  contexts_due_ = now_ < next_contexts_ns_;
+  if (contexts_due_) return;
+  next_contexts_ns_ = now_ + kSecondNs;
   std::array<VersionHandle, kStatusContexts> listed;
   data.context_count = store_->list(listed);
   for (std::size_t i = 0; i < std::min<std::size_t>(data.context_count, kStatusContexts); ++i) {
@@ -292,13 +307,6 @@ void Node::Core::show_memory(StatusData& data) noexcept {
                         view.tokens.size(), view.blocks.size() * view.layout.block_bytes(), view.pins,
                         view.stub ? view.stub_epsilon_ppm : view.epsilon_ppm, place, {}};
   }
-  show_prefetch(data);
-  data.tier = StatusTier{};
-  if (tier_ == nullptr) return;
-  const TierFigures tier = tier_->figures();
-  data.tier = {1, static_cast<std::uint8_t>(tier.state), {}, tier.capacity_bytes, tier.used_bytes, tier.blocks, tier.puts, tier.gets,
-               tier.bytes_written, tier.bytes_read, tier.refused, tier.damaged, tier.quarantined, tier.read_bytes_per_s,
-               tier.write_bytes_per_s};
 }
 
 void Node::Core::refresh_status() noexcept {

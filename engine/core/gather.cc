@@ -101,13 +101,7 @@ bool Node::Core::stage_gather(Outgoing& out, const VersionView& view, Status& st
   if (work.staged) return true;
   const AllowAllocScope allow;  // an Error's sentence, when there is one
   if (!work.staging.valid()) {
-    StageRequest request;
-    request.tenant = view.tenant;
-    request.owner = view.owner;
-    request.context = view.context;
-    request.version = view.number;
-    request.layout = view.layout;
-    request.tokens = view.tokens;
+    StageRequest request = stage_request_of(view);
     request.coding = out.coding;
     request.epsilon_ppm = view.epsilon_ppm;
     request.kept_tokens = out.rows;

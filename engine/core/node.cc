@@ -278,6 +278,7 @@ bool Node::peer_up(NodeId peer) const noexcept {
 void Node::check() const noexcept { core_->check(); }
 void Node::refresh_status(TimeNs now_ns) noexcept {
   core_->now_ = std::max(core_->now_, now_ns);
+  core_->next_contexts_ns_ = 0;
   core_->refresh_status();
 }
 

@@ -396,11 +396,12 @@ class Node::Core {
   [[nodiscard]] bool read_blocks(Restore& restore, std::uint32_t index, std::uint64_t& budget) noexcept;
   void on_block_back(const TierCompletion& done) noexcept;
   void end_restore(std::uint32_t index, VersionHandle version) noexcept;
+  void restore_overdue(std::uint32_t index) noexcept;
+  void release_waiters(Handle<Restore> restore, InHandle in, VersionHandle version) noexcept;
   void resume_local(std::uint32_t index, VersionHandle version) noexcept;
   void begin_out(std::uint32_t out, const VersionView& view) noexcept;
   [[nodiscard]] bool wait_for_restore(const LocalRequest& request, const VersionView& view) noexcept;
   void forget_restore(Incoming& in) noexcept;
-
   // offload.cc
   std::size_t poll_tier() noexcept;
   void look_at_memory() noexcept;
@@ -444,6 +445,7 @@ class Node::Core {
   void show_agents(StatusData& data) noexcept;
   void show_lanes(StatusData& data) noexcept;
   void show_memory(StatusData& data) noexcept;
+  void show_contexts(StatusData& data) noexcept;
   void show_peers_and_tasks(StatusData& data) noexcept;
   void refresh_status() noexcept;
 
@@ -507,16 +509,17 @@ class Node::Core {
   std::uint64_t next_fetch_ = 1;
   std::uint64_t next_task_ = 1;
   TimeNs next_slice_ns_ = 0, next_status_ns_ = 0, next_forget_ns_ = 0;
-  bool status_dirty_ = true, announce_dirty_ = false;
+  bool status_dirty_ = true, announce_dirty_ = false, contexts_due_ = false;
   StatusCounters counters_;
   scheduler::PriceMeter sending_price_{scheduler::Demand::elastic};  // of our sending side, over all peers
   CodecWork codecs_;
   TierPort* tier_ = nullptr;
+  std::array<TierCompletion, 64> tier_done_;
   Offload offload_;
   static constexpr std::uint32_t kMaxExpected = 256;
   scheduler::PrefetchPlan plan_{kMaxExpected};
   SlotTable<Expected> expected_{kMaxExpected};
-  TimeNs next_memory_look_ns_ = 0, next_expected_look_ns_ = 0;
+  TimeNs next_memory_look_ns_ = 0, next_expected_look_ns_ = 0, next_contexts_ns_ = 0;
   std::uint64_t looked_after_ = 0;    // publications
 
   std::array<transport::Transport*, kMaxTransports> transports_{};

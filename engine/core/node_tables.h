@@ -210,6 +210,7 @@ struct Restore {
   StagingHandle staging;
   std::uint32_t at = 0, in_flight = 0;
   bool failed = false;
+  bool overdue = false;               // nobody waits for it any more; it ends when the tier has let go
   std::uint64_t bytes = 0;
 };
 

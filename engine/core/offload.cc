@@ -2,7 +2,6 @@
 // that would go next, one at a time. They stay until the room is wanted, and then go at once (Store::take). Off the
 // data path: nothing here waits, a slow tier only means that contexts go whose KV is nowhere else.
 #include <algorithm>
-#include <array>
 
 #include "engine/core/node_core.h"
 
@@ -18,15 +17,14 @@ constexpr TimeNs kPollNs = kMillisecondNs;           // of a tier that has nothi
 
 std::size_t Node::Core::poll_tier() noexcept {
   if (tier_ == nullptr) return 0;
-  std::array<TierCompletion, 64> done;
-  const std::size_t count = tier_->poll(done);
+  const std::size_t count = tier_->poll(tier_done_);
   for (std::size_t i = 0; i < count; ++i) {
-    switch (done[i].event) {
-      case TierEvent::get: on_block_back(done[i]); break;
+    switch (tier_done_[i].event) {
+      case TierEvent::get: on_block_back(tier_done_[i]); break;
       case TierEvent::put:
         KVRAIL_ASSERT(offload_.in_flight > 0);
         --offload_.in_flight;
-        offload_.failed |= !done[i].status.ok();
+        offload_.failed |= !tier_done_[i].status.ok();
         break;
       case TierEvent::gone: break;  // who needs it will see
     }

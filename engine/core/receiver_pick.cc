@@ -8,7 +8,6 @@ namespace kvrail::engine {
 namespace {
 
 constexpr std::uint64_t kPriorPrefillNs = 200 * kMicrosecondNs;  // per token, of an agent that told nothing
-constexpr std::uint8_t kRestoresOfOffer = 3;                      // a damaged block ends one; then the rest is sent
 constexpr std::uint32_t kMeanWeight = 4;                         // two agents of the mean role
 
 }  // namespace

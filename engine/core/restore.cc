@@ -3,6 +3,7 @@
 // one ends in the version under its name again, the other in blocks that are held while the offer is looked at anew.
 // Nothing depends on success: a stub is also token ids, and an offer brings all that is missing.
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/node_core.h"
 
@@ -11,6 +12,8 @@ namespace {
 
 constexpr std::uint32_t kReadsAtOnce = 32;  // of one restore; a tier's queue is for several
 constexpr unsigned kIndexShift = 32;
+constexpr std::int64_t kPatience = 4;  // times its estimate, then who waits goes on without; between these:
+constexpr TimeNs kLeastPatienceNs = 250 * kMillisecondNs, kMostPatienceNs = 5 * kSecondNs;
 
 }  // namespace
 
@@ -42,14 +45,8 @@ Handle<Restore> Node::Core::restore_of(VersionHandle stub, const VersionView& vi
   restores_.for_each([&](Handle<Restore> open, const Restore& restore) {
     if (restore.stub == stub) handle = open;
   });
-  if (handle.valid()) return handle;
-  StageRequest request;
-  request.tenant = view.tenant;
-  request.owner = view.owner;
-  request.context = view.context;
-  request.version = view.number;
-  request.layout = view.layout;
-  request.tokens = view.tokens;
+  if (handle.valid()) return restores_.get(handle)->overdue ? Handle<Restore>{} : handle;
+  StageRequest request = stage_request_of(view);
   request.held_limit_ppm = view.stub_epsilon_ppm;
   request.again = true;
   handle = begin_restore(request);
@@ -121,6 +118,7 @@ bool Node::Core::restore_first(std::uint32_t index) noexcept {
   if (!handle.valid()) return false;
   Restore& restore = *restores_.get(handle);
   restore.step = RestoreStep::stage;
+  restore.scan.tier_bytes = in.have.tier_bytes;
   restore.in = ins_.handle_at(index);
   in.restore = handle;
   in.decision = Decision::restore;
@@ -204,6 +202,8 @@ bool Node::Core::stage_restore(Restore& restore, std::uint32_t index, std::uint6
     return false;
   }
   restore.step = RestoreStep::read;
+  const TimeNs expected_ns = std::min(tier_->restore_ns(restore.scan.tier_bytes), kMostPatienceNs);
+  timers_.set(entity(Kind::restore, index), now_ + std::clamp(kPatience * expected_ns, kLeastPatienceNs, kMostPatienceNs));
   return true;
 }
 
@@ -224,7 +224,7 @@ bool Node::Core::read_blocks(Restore& restore, std::uint32_t index, std::uint64_
       continue;
     }
     if (restore.in_flight > 0) return false;  // its completions go on
-    if (tier_->figures().state != TierState::failed) {
+    if (tier_->figures().state != TierState::failed && !restore.overdue) {
       want_later(Kind::restore, index);
       return false;
     }
@@ -270,15 +270,33 @@ void Node::Core::end_restore(std::uint32_t index, VersionHandle version) noexcep
   restores_.erase(handle);
   ++(version.valid() ? counters_.restores : counters_.restores_failed);
   if (version.valid()) counters_.restored_bytes += restore.bytes;
-  if (Incoming* in = ins_.get(restore.in); in != nullptr) {
-    store_->unpin(in->restored);
-    in->restored = version;
+  timers_.cancel(entity(Kind::restore, index));
+  if (version.valid() && restore.stub.valid() && restore.scan.tier_blocks == restore.scan.reachable_blocks) store_->keep(version);
+  prefetched(handle, version);
+  release_waiters(handle, restore.in, version);
+  store_->unpin(version);
+  store_->unpin(restore.stub);
+}
+
+// A tier that stalls holds nobody up: they have ids, or the bytes sent. What it still writes to stays until it has.
+void Node::Core::restore_overdue(std::uint32_t index) noexcept {
+  const Handle<Restore> handle = restores_.handle_at(index);
+  Restore* restore = restores_.get(handle);
+  if (restore == nullptr) return;
+  restore->overdue = true;
+  const InHandle waiting = std::exchange(restore->in, InHandle{});
+  if (Incoming* in = ins_.get(waiting); in != nullptr) in->restores = kRestoresOfOffer;
+  release_waiters(handle, waiting, VersionHandle{});
+}
+
+void Node::Core::release_waiters(Handle<Restore> handle, InHandle waiting, VersionHandle version) noexcept {
+  if (Incoming* in = ins_.get(waiting); in != nullptr) {
+    store_->pin(version);
+    store_->unpin(std::exchange(in->restored, version));
     in->restore = Handle<Restore>{};
     look(*in);
-    return want(Kind::in, restore.in.index);
+    return want(Kind::in, waiting.index);
   }
-  if (version.valid() && restore.scan.tier_blocks == restore.scan.reachable_blocks) store_->keep(version);
-  prefetched(handle, version);
   outs_.for_each([&](OutHandle at, Outgoing& out) {
     if (out.state != OutState::restoring || out.restore != handle) return;
     if (version.valid()) {
@@ -291,8 +309,6 @@ void Node::Core::end_restore(std::uint32_t index, VersionHandle version) noexcep
   local_waits_.for_each([&](Handle<LocalWait> at, const LocalWait& wait) {
     if (wait.restore == handle) resume_local(at.index, version);
   });
-  store_->unpin(version);
-  store_->unpin(restore.stub);
 }
 
 void Node::Core::resume_local(std::uint32_t index, VersionHandle version) noexcept {

@@ -257,6 +257,8 @@ enum class Answer : std::uint8_t { none, done, reject, later };
 
 struct Split;
 
+inline constexpr std::uint8_t kRestoresOfOffer = 3;  // a damaged block ends one; then the rest is sent
+
 struct Incoming {
   TransferId id = 0;                    // of the peer's counting
   std::uint32_t peer = kNoIndex;

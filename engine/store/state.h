@@ -148,7 +148,7 @@ struct Store::State {
   void idle(VersionHandle handle) noexcept;  // the last pin has gone, or never was one
   void lru_remove(VersionHandle handle) noexcept;
   // For room in the arena: blocks go before stubs, which give back next to nothing.
-  [[nodiscard]] bool evict_one(TenantHandle tenant, bool stubs) noexcept;
+  [[nodiscard]] bool evict_one(TenantHandle tenant, bool stubs_too) noexcept;
   // For an entry or memory of the tables: stubs go before blocks.
   [[nodiscard]] bool evict_entry(TenantHandle tenant) noexcept;
   void supersede(ContextRecord& context) noexcept;  // the context may be gone afterwards

@@ -158,6 +158,18 @@ struct StageRequest {
   bool build_on_planes = false;  // coded media: planes that are held of a coarser copy need not arrive again
 };
 
+// Of what a version is; what is to be done with it is the caller's to add.
+[[nodiscard]] inline StageRequest stage_request_of(const VersionView& view) noexcept {
+  StageRequest request;
+  request.tenant = view.tenant;
+  request.owner = view.owner;
+  request.context = view.context;
+  request.version = view.number;
+  request.layout = view.layout;
+  request.tokens = view.tokens;
+  return request;
+}
+
 struct HaveResult {
   std::uint32_t leading_blocks = 0;  // full blocks held from the start, ε within the asked bound
   std::uint32_t held_blocks = 0;     // all that are held, tail included when it is equal

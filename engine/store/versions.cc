@@ -161,7 +161,7 @@ void Store::State::lru_remove(VersionHandle handle) noexcept {
   version.in_lru = false;
 }
 
-bool Store::State::evict_one(TenantHandle tenant, bool stubs) noexcept {
+bool Store::State::evict_one(TenantHandle tenant, bool stubs_too) noexcept {
   if (reap(tenant, kBlocksAtOnce) > 0) {
     return true;
   }
@@ -170,7 +170,7 @@ bool Store::State::evict_one(TenantHandle tenant, bool stubs) noexcept {
     let_go(first);
     return true;
   }
-  if (stubs && from.idle_stubs.oldest) {
+  if (stubs_too && from.idle_stubs.oldest) {
     destroy(from.idle_stubs.oldest);
     return true;
   }

@@ -195,7 +195,7 @@ TEST_CASE("who waits for a restore ends as wanted, and what the tier still write
   t.tier.hold(true);
   const TicketId ticket = t.pair.receiver->next_ticket++;
   SendOptions options;
-  options.deadline_ns = kSecondNs;
+  options.deadline_ns = 100 * kMillisecondNs;
   REQUIRE(t.pair.b->node->fetch(t.pair.receiver->handle, ticket, name_of("sender"), name_of("c0"), 0, options).ok());
   t.pair.world.run_for(10 * kMillisecondNs);
   REQUIRE(t.tier.under_way() > 0);
@@ -215,6 +215,34 @@ TEST_CASE("who waits for a restore ends as wanted, and what the tier still write
   t.settle();
   CHECK(t.counters().restores == 1);
   CHECK_FALSE(t.view_of(0).stub);
+}
+
+TEST_CASE("a tier that stalls holds nobody up") {
+  transport::sim::LinkModel slow;
+  slow.rate_bytes_per_s = 10'000'000;
+  Tiered t({}, slow);
+  t.bring_many(8);
+  REQUIRE(t.view_of(0).stub);
+  t.tier.hold(true);
+  SUBCASE("what is asked for is token ids") {
+    t.owner_goes();
+    CHECK(t.fetch(0).status.ok());
+    CHECK(read_delivery(*t.pair.b, t.pair.delivered()).header.medium == Medium::tokens);
+    CHECK(t.fetch(0).status.ok());  // and nobody waits for the same again
+    CHECK(read_delivery(*t.pair.b, t.pair.delivered()).header.medium == Medium::tokens);
+  }
+  SUBCASE("what is offered is sent") {
+    REQUIRE(t.pair.sender->commit("c0", 100, kTokens, 2 * kTokens).ok());
+    const AgentEvent sent = t.pair.send("c0", Tiered::whole());
+    CHECK(sent.status.ok());
+    CHECK(sent.missing_blocks == 40);
+    t.pair.exact(100, kTokens);
+  }
+  CHECK(t.tier.under_way() > 0);
+  t.pair.world.check();
+  t.tier.hold(false);
+  CHECK(t.pair.world.run_until([&] { return t.pair.world.idle() && t.tier.under_way() == 0; }));
+  t.settle();
 }
 
 TEST_CASE("a sender that ends while the receiver restores leaves nothing behind") {
