@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t kReadsAtOnce = 32;  // of one restore; a tier's queue is for several
 constexpr unsigned kIndexShift = 32;
 constexpr std::int64_t kPatience = 4;  // times its estimate, then who waits goes on without; between these:
-constexpr TimeNs kLeastPatienceNs = 250 * kMillisecondNs, kMostPatienceNs = 5 * kSecondNs;
+constexpr TimeNs kLeastPatienceNs = 2 * kSecondNs, kMostPatienceNs = 10 * kSecondNs;
 
 }  // namespace
 
