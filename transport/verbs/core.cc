@@ -12,7 +12,7 @@ namespace {
 // Passes over what is there in one poll(): enough to answer at once to what arrived at once,
 // bounded so that a fast peer can't keep the Worker here.
 constexpr int kRoundsPerPoll = 3;
-// Connections come and go rarely; looking costs a system call.
+// Connections and ports come and go rarely; looking costs a system call.
 constexpr TimeNs kEventsEveryNs = kMillisecondNs;
 
 }  // namespace
@@ -144,8 +144,7 @@ std::size_t Core::poll(TimeNs now_ns, std::span<Event> events) noexcept {
   for_each_used([](Lane& lane) { lane.repost(); });
   if (woken || now_ns - events_read_ns_ >= kEventsEveryNs || now_ns < events_read_ns_) {
     events_read_ns_ = now_ns;
-    read_connection_events();
-    if (woken) read_device_events();
+    read_events();
   }
   for (int round = 0; round < kRoundsPerPoll; ++round) {
     const bool any = poll_completions();
@@ -185,6 +184,7 @@ bool Core::arm() noexcept {
   if (unfinished_ || waiting || leases_.has_withdrawn()) return false;
   armed_ = true;
   for (Device& device : devices_.all()) {
+    if (device.completions == nullptr) continue;
     if (::ibv_req_notify_cq(device.completions, 0) != 0) return false;
   }
   // What came before the queue was armed raises no notice.

@@ -51,6 +51,7 @@ class Core final : public VerbsTransport {
 
  private:
   static constexpr std::uint32_t kNoLane = UINT32_MAX;
+  enum class Source : std::uint32_t { connections, notices, devices };  // of what wait_fd tells
   // create.cc
   [[nodiscard]] Result<void> make_wait();
   [[nodiscard]] Result<void> listen();
@@ -68,11 +69,16 @@ class Core final : public VerbsTransport {
     }
   }
   // events.cc
+  void read_events() noexcept;
   void read_connection_events() noexcept;
   void on_request(rdma_cm_id* request, const ConnectionEvent& event) noexcept;
   bool poll_completions() noexcept;
   void drain_notices() noexcept;
   void read_device_events() noexcept;
+  void on_device_event(Device& device, ibv_event_type type, std::uint8_t port) noexcept;
+  void mend_overrun(Device& device) noexcept;
+  template <class IsHit>
+  void end_lanes(const Device& device, int why, IsHit&& is_hit) noexcept;
 
   VerbsOptions options_;
   Caps caps_;

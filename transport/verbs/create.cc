@@ -37,7 +37,7 @@ Result<void> check(const VerbsOptions& options) {
   if (options.max_chunk_bytes == 0 || options.max_chunk_bytes > wire::kMaxChunkBytes) {
     return bad("verbs: max_chunk_bytes must be 1 to 1 MiB");
   }
-  if (options.receive_slots < 8 || options.receive_slots > 1024)
+  if (options.receive_slots < 8 || options.receive_slots > kMostReceiveSlots)
     return bad("verbs: receive_slots must be 8 to 1024");
   if (options.retry_count == 0 || options.retry_count > 6) {
     return bad("verbs: retry_count must be 1 to 6; some devices take 7 as for ever");
@@ -106,14 +106,15 @@ Result<void> Core::start() {
 Result<void> Core::make_wait() {
   wait_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (wait_fd_ < 0) return system_error("verbs: no epoll descriptor");
-  std::vector<int> fds{context_.events->fd};
+  std::vector<std::pair<int, Source>> fds{{context_.events->fd, Source::connections}};
   for (const Device& device : devices_.all()) {
-    fds.push_back(device.channel->fd);
-    fds.push_back(device.context->async_fd);
+    fds.emplace_back(device.channel->fd, Source::notices);
+    fds.emplace_back(device.context->async_fd, Source::devices);
   }
-  for (const int fd : fds) {
+  for (const auto& [fd, source] : fds) {
     epoll_event event{};
     event.events = EPOLLIN;
+    event.data.u32 = static_cast<std::uint32_t>(source);
     if (::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK) != 0 ||
         ::epoll_ctl(wait_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
       return system_error("verbs: cannot wait for events");

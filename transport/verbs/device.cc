@@ -38,10 +38,11 @@ Result<void> set_up(Device& device, std::uint32_t completions) {
     if (::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK) != 0)
       return failure("cannot set up " + device.name);
   }
-  const int entries = std::min(static_cast<int>(completions), attributes.max_cqe);
-  device.completions = ::ibv_create_cq(device.context, entries, nullptr, device.channel, 0);
+  device.entries = std::min(static_cast<int>(completions), attributes.max_cqe);
+  device.completions = ::ibv_create_cq(device.context, device.entries, device.overran.get(),
+                                       device.channel, 0);
   if (device.completions == nullptr) {
-    return failure("no completion queue of " + std::to_string(entries) + " entries on " +
+    return failure("no completion queue of " + std::to_string(device.entries) + " entries on " +
                    device.name);
   }
   return {};
@@ -119,7 +120,7 @@ Result<Devices> Devices::open(const std::vector<std::string>& names, std::uint32
     if (!names.empty() && std::find(names.begin(), names.end(), device.name) == names.end())
       continue;
     device.index = static_cast<std::uint32_t>(opened.devices_.size());
-    opened.devices_.push_back(device);
+    opened.devices_.push_back(std::move(device));
     if (auto ready = set_up(opened.devices_.back(), completions); !ready.ok())
       return std::move(ready).error();
   }
@@ -128,6 +129,23 @@ Result<Devices> Devices::open(const std::vector<std::string>& names, std::uint32
                  "no RDMA device of the configured names; this machine has others"};
   }
   return opened;
+}
+
+bool Devices::renew_completions(Device& device) noexcept {
+  ::ibv_destroy_cq(device.completions);
+  device.completions = ::ibv_create_cq(device.context, device.entries, device.overran.get(),
+                                       device.channel, 0);
+  device.failed = device.failed || device.completions == nullptr;
+  return device.completions != nullptr;
+}
+
+bool Devices::has_gid(const Device& device, std::uint8_t port, const ibv_gid& gid) noexcept {
+  std::array<ibv_gid_entry, kMaxGids> gids;
+  const auto found = ::ibv_query_gid_table(device.context, gids.data(), gids.size(), 0);
+  if (found < 0) return true;  // not known to be gone
+  return std::any_of(gids.begin(), gids.begin() + found, [&](const ibv_gid_entry& entry) {
+    return entry.port_num == port && std::memcmp(entry.gid.raw, gid.raw, sizeof(gid.raw)) == 0;
+  });
 }
 
 Device* Devices::find(const ibv_context* context) noexcept {

@@ -4,6 +4,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,6 +28,10 @@ struct Device {
   std::uint64_t max_region_bytes = 0;
   bool immediates = true;  // iWARP has none
   bool failed = false;     // the device said that it is dead
+  int entries = 0;         // that its completion queue was asked for
+  // Its completion queue overran. Transports of one process share a device's events; whichever
+  // reads this one sets the flag of the transport whose queue it is.
+  std::unique_ptr<std::atomic<bool>> overran = std::make_unique<std::atomic<bool>>(false);
 };
 
 class Devices {
@@ -48,6 +53,16 @@ class Devices {
   [[nodiscard]] Device* find(const ibv_context* context) noexcept;
   [[nodiscard]] std::vector<Device>& all() noexcept { return devices_; }
   [[nodiscard]] std::uint32_t completions_of_least() const noexcept;
+  /// A new completion queue in place of one that overran; no queue pair uses it. False: the device
+  /// gives none, and has failed.
+  [[nodiscard]] static bool renew_completions(Device& device) noexcept;
+  /// Notes an overrun at the device that has the queue; before the event is acknowledged.
+  static void note_overrun(ibv_cq* completions) noexcept {
+    static_cast<std::atomic<bool>*>(completions->cq_context)->store(true);
+  }
+  /// Whether the port has this GID, read anew.
+  [[nodiscard]] static bool has_gid(const Device& device, std::uint8_t port,
+                                    const ibv_gid& gid) noexcept;
   /// What rank_ports() wants to know, read anew: GIDs change while a machine runs.
   [[nodiscard]] std::vector<PortView> ports() const;
   [[nodiscard]] std::string names() const;

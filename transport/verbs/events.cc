@@ -1,4 +1,6 @@
 // What comes from below: connection events, completions, and what a device says of itself.
+#include <sys/epoll.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -15,6 +17,23 @@ constexpr int kMostBatches = 16;
 constexpr int kMostEvents = 64;  // of connections, in one poll
 
 }  // namespace
+
+// One system call where there is nothing, which is nearly always.
+void Core::read_events() noexcept {
+  std::array<epoll_event, 1 + 2 * kMaxDevices> ready;
+  const int count =
+      ::epoll_wait(wait_fd_, ready.data(), static_cast<int>(ready.size()), 0);
+  std::uint32_t sources = 0;
+  for (int i = 0; i < count; ++i) sources |= 1u << ready[static_cast<std::size_t>(i)].data.u32;
+  const auto has = [sources](Source source) {
+    return (sources >> static_cast<std::uint32_t>(source) & 1u) != 0;
+  };
+  if (has(Source::connections)) read_connection_events();
+  if (has(Source::devices)) read_device_events();
+  for (Device& device : devices_.all()) {
+    if (device.overran->exchange(false)) mend_overrun(device);
+  }
+}
 
 void Core::read_connection_events() noexcept {
   const AllowAllocScope allow;  // a few for each connection, none for a transfer
@@ -63,6 +82,7 @@ bool Core::poll_completions() noexcept {
   bool any = false;
   std::array<ibv_wc, kCompletionsAtOnce> completions;
   for (Device& device : devices_.all()) {
+    if (device.completions == nullptr) continue;
     for (int batch = 0; batch < kMostBatches; ++batch) {
       const int count = ::ibv_poll_cq(device.completions, kCompletionsAtOnce, completions.data());
       if (count <= 0) break;
@@ -93,6 +113,7 @@ bool Core::poll_completions() noexcept {
 
 void Core::drain_notices() noexcept {
   for (Device& device : devices_.all()) {
+    if (device.completions == nullptr) continue;
     ibv_cq* queue = nullptr;
     void* context = nullptr;
     unsigned int count = 0;
@@ -101,25 +122,58 @@ void Core::drain_notices() noexcept {
   }
 }
 
+template <class IsHit>
+void Core::end_lanes(const Device& device, int why, IsHit&& is_hit) noexcept {
+  for (auto& lane : lanes_) {
+    if (lane->device() == &device && is_hit(*lane))
+      lane->end(Status{Code::lane_lost, Scope::device, why}, Code::lane_lost);
+  }
+  unfinished_ = true;
+}
+
 void Core::read_device_events() noexcept {
   const AllowAllocScope allow;
   for (Device& device : devices_.all()) {
     ibv_async_event event{};
     while (::ibv_get_async_event(device.context, &event) == 0) {
-      const bool dead = event.event_type == IBV_EVENT_DEVICE_FATAL;
-      // Of a port that went down the connection manager and our own keepalive tell; a completion
-      // queue that overran, or a device that died, has lost completions that nothing will bring.
-      const bool lost = dead || event.event_type == IBV_EVENT_CQ_ERR;
+      const ibv_event_type type = event.event_type;
+      if (type == IBV_EVENT_CQ_ERR) Devices::note_overrun(event.element.cq);
+      const auto port = static_cast<std::uint8_t>(event.element.port_num);
       ::ibv_ack_async_event(&event);
-      if (!lost) continue;
-      ++counters_.device_failures;
-      device.failed = device.failed || dead;
-      for (auto& lane : lanes_) {
-        if (lane->device() == &device)
-          lane->end(Status{Code::lane_lost, Scope::device}, Code::lane_lost);
-      }
+      on_device_event(device, type, port);
     }
   }
+}
+
+// What a device says of itself. A queue pair's own troubles come as completions.
+void Core::on_device_event(Device& device, ibv_event_type type, std::uint8_t port) noexcept {
+  switch (type) {
+    case IBV_EVENT_DEVICE_FATAL:
+      ++counters_.device_failures;
+      device.failed = true;
+      return end_lanes(device, EIO, [](const Lane&) { return true; });
+    case IBV_EVENT_PORT_ERR:
+      // A link takes longer to come back than retries last: its lanes' chunks are free for others
+      // at once. Whoever dials again finds the port closed until it is active.
+      ++counters_.ports_down;
+      return end_lanes(device, ENETDOWN, [port](const Lane& lane) { return lane.port() == port; });
+    case IBV_EVENT_GID_CHANGE:
+      ++counters_.gid_changes;
+      return end_lanes(device, EADDRNOTAVAIL, [port, &device](const Lane& lane) {
+        return lane.port() == port && !Devices::has_gid(device, port, lane.gid());
+      });
+    default:
+      return;
+  }
+}
+
+// A queue that overran has lost completions that nothing will bring. All that used it goes, and it
+// is made anew.
+void Core::mend_overrun(Device& device) noexcept {
+  const AllowAllocScope allow;
+  ++counters_.device_failures;
+  end_lanes(device, EOVERFLOW, [](const Lane&) { return true; });
+  static_cast<void>(Devices::renew_completions(device));
 }
 
 }  // namespace kvrail::transport::verbs

@@ -19,7 +19,6 @@ Lane::Lane(LaneContext& context, std::uint32_t index)
       ring_(kMessages),
       inbox_(context.options.receive_slots),
       immediates_(kBulkReceives),
-      spent_(context.options.receive_slots),
       chunks_{ChunkRing(context.options.max_chunks_in_flight),
               ChunkRing(context.options.max_chunks_in_flight)},
       acks_{AckQueue(kAckRanges), AckQueue(kAckRanges)},
@@ -42,14 +41,15 @@ void Lane::reset() noexcept {
   peer_ = 0;
   incarnation_ = 0;
   end_status_ = Status{};
+  device_ = nullptr;
   handshake_.reset();
   rules_ = wire::FrameRules{};
   in_sequence_ = out_sequence_ = 0;
   ring_.clear();
   inbox_.clear();
   immediates_.clear();
-  spent_.clear();
-  bulk_spent_ = 0;
+  control_spent_ = bulk_spent_ = control_received_ = bulk_received_ = 0;
+  posted_slot_ = received_slot_ = 0;
   control_posted_ = bulk_posted_ = control_told_ = bulk_told_ = 0;
   peer_control_posted_ = peer_bulk_posted_ = control_sent_ = bulk_sent_ = 0;
   for (const std::size_t stream : {kControl, kBulk}) {

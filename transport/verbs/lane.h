@@ -46,6 +46,7 @@ inline constexpr std::size_t kControl = 0;
 inline constexpr std::size_t kBulk = 1;
 inline constexpr std::uint32_t kSendDepth = 128;  // of each queue pair
 inline constexpr std::uint32_t kBulkReceives = 256;
+inline constexpr std::uint32_t kMostReceiveSlots = 1024;
 // Chunks that a peer may have under way, and the digests of them, in each class. Part of the
 // protocol: the receiver has room for so many.
 inline constexpr std::uint32_t kMaxUnacked = 256;
@@ -121,8 +122,15 @@ class Lane {
   [[nodiscard]] NodeId peer() const noexcept { return peer_; }
   [[nodiscard]] std::uint64_t bit() const noexcept { return std::uint64_t{1} << index_; }
   [[nodiscard]] const LaneStats& stats() const noexcept { return stats_; }
-  [[nodiscard]] const Device* device() const noexcept { return device_; }
-  [[nodiscard]] bool has_spent() const noexcept { return !spent_.empty() || bulk_spent_ != 0; }
+  /// Where its queue pairs are: null before there are any.
+  [[nodiscard]] const Device* device() const noexcept {
+    return connection_ == nullptr ? nullptr : device_;
+  }
+  [[nodiscard]] std::uint8_t port() const noexcept { return connection_->port_num; }
+  [[nodiscard]] const ibv_gid& gid() const noexcept {
+    return connection_->route.addr.addr.ibaddr.sgid;
+  }
+  [[nodiscard]] bool has_spent() const noexcept { return control_spent_ != 0 || bulk_spent_ != 0; }
 
  private:
   struct InMessage {
@@ -200,6 +208,7 @@ class Lane {
   void on_query(LeaseId lease) noexcept;
 
   // lane_receive.cc
+  [[nodiscard]] bool is_expected(WorkId id) noexcept;
   [[nodiscard]] bool read_inbox(EventSink& sink) noexcept;
   [[nodiscard]] bool read_envelope(InMessage& message) noexcept;
   [[nodiscard]] bool read_frame(InMessage& message, EventSink& sink) noexcept;
@@ -210,6 +219,7 @@ class Lane {
                          std::span<const std::byte> digests) noexcept;
   [[nodiscard]] bool finish_chunks(std::size_t stream, EventSink& sink) noexcept;
   void finish_chunk(std::size_t stream, InChunk& chunk, EventSink& sink) noexcept;
+  [[nodiscard]] std::uint32_t take_slot(std::uint32_t& next) noexcept;
   [[nodiscard]] std::span<std::byte> slot_memory(std::uint32_t slot) noexcept;
 
   LaneContext& context_;
@@ -243,10 +253,14 @@ class Lane {
   SendRing ring_;
   FixedRing<InMessage> inbox_;
   FixedRing<std::uint32_t> immediates_;
-  FixedRing<std::uint32_t> spent_;    // slots to be receives again
+  std::uint32_t control_spent_ = 0;   // slots to be receives again
   std::uint32_t bulk_spent_ = 0;      // receives of the bulk pair to be posted again
   std::uint32_t control_posted_ = 0;  // receives posted so far; wraps
   std::uint32_t bulk_posted_ = 0;
+  std::uint32_t control_received_ = 0;  // completions of those
+  std::uint32_t bulk_received_ = 0;
+  std::uint32_t posted_slot_ = 0;  // of the next receive to post
+  std::uint32_t received_slot_ = 0;
   std::uint32_t control_told_ = 0;  // of them the peer was told
   std::uint32_t bulk_told_ = 0;
   std::uint32_t peer_control_posted_ = 0;

@@ -210,7 +210,7 @@ Status Lane::make_pairs() noexcept {
 }
 
 void Lane::post_receives() noexcept {
-  for (std::uint32_t i = 0; i < context_.options.receive_slots; ++i) spent_.push(i);
+  control_spent_ = context_.options.receive_slots;
   if (has_bulk_pair()) bulk_spent_ = kBulkReceives;
   repost();
   // The greeting tells the peer of these.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kvrail/base/checked.h"
 #include "transport/payload_ops.h"
@@ -16,8 +17,26 @@ constexpr std::uint32_t kPostMost = 32;  // receives for one call
 
 }  // namespace
 
+// Receives complete in the order of their posts, and are read in that order: slots go round.
+std::uint32_t Lane::take_slot(std::uint32_t& next) noexcept {
+  return std::exchange(next, (next + 1) % context_.options.receive_slots);
+}
+
 std::span<std::byte> Lane::slot_memory(std::uint32_t slot) noexcept {
   return {memory_.get() + slot * kSlotBytes, kSlotBytes};
+}
+
+// Whether this is the first completion of something that is under way; notes that it is done.
+// A device that tells of one twice, or late, must not have us use a receive or a buffer twice.
+bool Lane::is_expected(WorkId id) noexcept {
+  if (id.kind == WorkId::Kind::send) return queues_[id.stream].complete(id.number);
+  std::uint32_t& received = id.stream == kBulk ? bulk_received_ : control_received_;
+  const auto ahead = static_cast<std::int32_t>(id.number - received);
+  // They complete in order: the device has lost the ones between.
+  if (ahead > 0) end(Status{Code::lane_lost, Scope::device}, Code::lane_lost);
+  if (ahead != 0) return false;
+  ++received;
+  return true;
 }
 
 void Lane::on_completion(WorkId id, const ibv_wc& completion) noexcept {
@@ -26,8 +45,11 @@ void Lane::on_completion(WorkId id, const ibv_wc& completion) noexcept {
     ++context_.counters.stale_completions;
     return;
   }
+  if (!is_expected(id)) {
+    ++context_.counters.stale_completions;
+    return;
+  }
   if (id.kind == WorkId::Kind::send) {
-    queues_[id.stream].complete(id.number);
     if (id.stream == kControl) ring_.release(queues_[kControl].completed);
     return;
   }
@@ -44,7 +66,7 @@ void Lane::on_completion(WorkId id, const ibv_wc& completion) noexcept {
     return;
   }
   heard_ns_ = context_.now_ns;
-  inbox_.push(InMessage{id.number, completion.byte_len, 0, MessageKind::credit});
+  inbox_.push(InMessage{take_slot(received_slot_), completion.byte_len, 0, MessageKind::credit});
 }
 
 void Lane::repost() noexcept {
@@ -53,26 +75,26 @@ void Lane::repost() noexcept {
   std::array<ibv_sge, kPostMost> parts;
   ibv_recv_wr* refused = nullptr;
   WorkId id{index_, id_.generation, static_cast<std::uint32_t>(kControl), WorkId::Kind::receive, 0};
-  while (!spent_.empty()) {
-    std::uint32_t count = 0;
-    for (; count < kPostMost && !spent_.empty(); ++count) {
-      id.number = spent_.front();
-      parts[count] = {reinterpret_cast<std::uint64_t>(slot_memory(id.number).data()), kSlotBytes,
-                      memory_key_->lkey};
-      requests[count] = {id.pack(), &requests[count] + 1, &parts[count], 1};
-      spent_.pop();
+  while (control_spent_ > 0) {
+    const std::uint32_t count = std::min(control_spent_, kPostMost);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      id.number = control_posted_ + i;
+      parts[i] = {reinterpret_cast<std::uint64_t>(slot_memory(take_slot(posted_slot_)).data()),
+                  kSlotBytes, memory_key_->lkey};
+      requests[i] = {id.pack(), i + 1 < count ? &requests[i + 1] : nullptr, &parts[i], 1};
     }
-    requests[count - 1].next = nullptr;
+    control_spent_ -= count;
     control_posted_ += count;
     // A pair that is broken refuses; its completions tell.
     static_cast<void>(::ibv_post_recv(queues_[kControl].pair, requests.data(), &refused));
   }
   id.stream = static_cast<std::uint32_t>(kBulk);
-  id.number = 0;
   while (bulk_spent_ > 0 && has_bulk_pair()) {
     const std::uint32_t count = std::min(bulk_spent_, kPostMost);
-    for (std::uint32_t i = 0; i < count; ++i)
+    for (std::uint32_t i = 0; i < count; ++i) {
+      id.number = bulk_posted_ + i;
       requests[i] = {id.pack(), i + 1 < count ? &requests[i + 1] : nullptr, nullptr, 0};
+    }
     bulk_spent_ -= count;
     bulk_posted_ += count;
     static_cast<void>(::ibv_post_recv(queues_[kBulk].pair, requests.data(), &refused));
@@ -97,7 +119,7 @@ bool Lane::read_inbox(EventSink& sink) noexcept {
       }
     }
     if (!is_alive()) return true;
-    spent_.push(message.slot);
+    ++control_spent_;
     inbox_.pop();
   }
   return true;

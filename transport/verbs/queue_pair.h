@@ -26,7 +26,7 @@ struct WorkId {
   std::uint32_t generation = 0;  // its low 16 bits
   std::uint32_t stream = 0;      // 0 or 1
   Kind kind = Kind::send;
-  std::uint32_t number = 0;  // low 32 bits of the send's number, or the receive's slot
+  std::uint32_t number = 0;  // low 32 bits: of a send counted from 1, of a receive from 0
 
   [[nodiscard]] std::uint64_t pack() const noexcept {
     return (std::uint64_t{lane} << 56) | (std::uint64_t{generation & 0xffffu} << 40) |
@@ -49,12 +49,14 @@ struct SendQueue {
   std::uint64_t posted = 0;
   std::uint64_t completed = 0;
 
-  /// The full number of a completed send from its low 32 bits.
-  void complete(std::uint32_t number) noexcept {
+  /// Takes the low 32 bits of a completed send's number. False: it was complete before, or was
+  /// never posted; nothing changes.
+  [[nodiscard]] bool complete(std::uint32_t number) noexcept {
     const std::uint64_t done =
         completed + static_cast<std::uint32_t>(number - static_cast<std::uint32_t>(completed));
-    KVRAIL_ASSERT_MSG(done <= posted, "a completion of something that was never posted");
+    if (done == completed || done > posted) return false;
     completed = done;
+    return true;
   }
 };
 

@@ -68,9 +68,11 @@ struct VerbsCounters {
   std::uint64_t withdraws_enforced = 0;  // lanes ended because a lease was not confirmed free
   std::uint64_t bounced_chunks = 0;      // sources that were never registered, copied first
   std::uint64_t leases_registered = 0;   // sinks that were never registered, registered for once
-  std::uint64_t stale_completions = 0;   // of a queue pair that is gone
+  std::uint64_t stale_completions = 0;   // of a queue pair that is gone, or told of twice
   std::uint64_t failed_completions = 0;  // by whatever status but flush
-  std::uint64_t device_failures = 0;
+  std::uint64_t device_failures = 0;  // devices that died, completion queues that overran
+  std::uint64_t ports_down = 0;       // links that went away
+  std::uint64_t gid_changes = 0;
   wire::FrameCounters frames;  // refused frames, by reason
 };
 

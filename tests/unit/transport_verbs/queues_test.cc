@@ -149,8 +149,20 @@ TEST_CASE("work request ids come back, and numbers of sends go on past 32 bits")
   SendQueue queue;
   queue.completed = 0xFFFFFFF0;
   queue.posted = 0x100000010;
-  queue.complete(0x5);
+  CHECK(queue.complete(0x5));
   CHECK(queue.completed == 0x100000005);
+}
+
+TEST_CASE("a send that completes twice, late, or was never posted changes nothing") {
+  SendQueue queue;
+  queue.posted = 10;
+  CHECK(queue.complete(4));
+  for (const std::uint32_t number : {4u, 3u, 0u, 11u, 0xFFFFFFFFu}) {
+    CAPTURE(number);
+    CHECK_FALSE(queue.complete(number));
+    CHECK(queue.completed == 4);
+  }
+  CHECK(queue.complete(10));
 }
 
 }  // namespace kvrail::transport::verbs
