@@ -51,9 +51,7 @@ const char* refusal(const SenderFacts& facts, const LossProfile& loss, Medium me
     return medium == Medium::lowrank ? "no basis that both sides have" : "the rows cannot be coded so";
   const MediumLoss& of = loss.media[static_cast<std::size_t>(medium)];
   const std::uint64_t source = carries_kv(medium) ? facts.source_epsilon_ppm : 0;
-  if (fidelity_ppm(of, source + epsilon_of(facts, loss, medium)) < facts.fidelity_floor_ppm)
-    return "below the fidelity floor";
-  return nullptr;
+  return under_floor(facts, of, medium, source + epsilon_of(facts, loss, medium));
 }
 
 void fill_sizes(const SenderFacts& facts, CandidateCost& out) noexcept {
@@ -174,6 +172,28 @@ LossProfile LossProfile::built_in() noexcept {
   set(Medium::window, 100'000, 64'000);
   set(Medium::summary, 200'000, 128'000);
   return profile;
+}
+
+DepthLoss weighed(const DepthLoss& loss) noexcept {
+  DepthLoss out = loss;
+  for (LossProfile& depth : out.depths) {
+    for (MediumLoss& of : depth.media) {
+      const std::uint64_t least = of.epsilon_ppm > 0 ? 1 : 0;  // what loses something never counts as exact
+      const std::uint64_t weighed = std::max(mul_div(of.epsilon_ppm, of.kappa_milli, 1000), least);
+      of.epsilon_ppm = static_cast<std::uint32_t>(std::min<std::uint64_t>(weighed, UINT32_MAX));
+      of.kappa_milli = 1000;
+    }
+  }
+  return out;
+}
+
+std::uint32_t most_loss_ppm(std::uint32_t floor_ppm) noexcept {
+  if (floor_ppm == 0) return UINT32_MAX;
+  const std::uint64_t floor = std::min<std::uint64_t>(floor_ppm, kPpm);
+  auto most = static_cast<std::uint32_t>(mul_div(static_cast<std::uint64_t>(ln_ratio_q32(kPpm, floor)), kPpm, static_cast<std::uint64_t>(kOneQ32)));
+  const MediumLoss plain;
+  while (most > 0 && fidelity_ppm(plain, most) < floor) --most;  // the tables round down
+  return most;
 }
 
 std::uint64_t least_kv_bytes(const SenderFacts& facts) noexcept {

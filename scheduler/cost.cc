@@ -175,9 +175,9 @@ void fill_line(const CandidateCost& it, const ReceiverFacts& facts, const LossPr
   line.price_ns = sender_price + nic_price + compute_price + others_delay;
 
   line.allowed = true;
-  if (fidelity_ppm(of, resulting_epsilon(it, facts)) < facts.fidelity_floor_ppm) {
+  if (const char* const why = under_floor(facts, of, it.medium, resulting_epsilon(it, facts))) {
     line.allowed = false;
-    line.why_not = "below the fidelity floor";
+    line.why_not = why;
   } else if (lease_bytes(it, facts) > facts.lease_bytes_free) {
     line.allowed = false;
     line.why_not = "not enough free receive memory";

@@ -30,6 +30,18 @@ inline constexpr std::uint64_t kPpm = 1'000'000;
       kPpm, -static_cast<std::int64_t>(std::min<std::uint64_t>(exponent, std::uint64_t{1} << 40)));
 }
 
+// Why the medium must not leave the receiver with that loss, by the transfer's own floor or by its lineage's; nullptr: it
+// may. What is made of a terminal delivery has its loss, and is computed anew where it is handed on.
+template <class Facts>
+[[nodiscard]] const char* under_floor(const Facts& facts, const MediumLoss& loss, Medium medium, std::uint64_t epsilon_ppm) noexcept {
+  const bool stays = !is_sparse(medium) && medium != Medium::summary;
+  const std::uint32_t lineage = stays ? facts.lineage_floor_ppm : 0;
+  if (std::max(facts.fidelity_floor_ppm, lineage) == 0) return nullptr;
+  const std::uint64_t fidelity = fidelity_ppm(loss, epsilon_ppm);
+  if (fidelity < facts.fidelity_floor_ppm) return "below the fidelity floor";
+  return fidelity < lineage ? "below the lineage's floor" : nullptr;
+}
+
 // What `use_ns` of a resource costs the others: s λ (V + 0.3 s). price_ppm is λ V in millionths, the arrivals are λ.
 // Of what a transfer adds itself less counts than of what is there: who comes later may still choose otherwise.
 [[nodiscard]] inline std::uint64_t priced(std::int64_t use_ns, std::uint64_t price_ppm,

@@ -20,7 +20,7 @@ inline constexpr std::size_t kMaxWeighed = kMaxCandidates + 1;
 // Loss and extra tokens by medium until a calibration profile exists (codec issue).
 struct MediumLoss {
   std::uint32_t epsilon_ppm = 0;
-  std::uint32_t kappa_milli = 1000;      // λ = exp(-κ ε)
+  std::uint32_t kappa_milli = 1000;      // λ = exp(-κ ε), 1000 in what weighed() made
   std::uint32_t extra_tokens_milli = 0;  // C_loss = extra tokens × decode time per token
 };
 struct LossProfile {
@@ -44,6 +44,12 @@ struct DepthLoss {
     return depths[depth];
   }
 };
+
+// The same with κ ε for ε and 1 for κ. κ is of a medium, and what has come by several media has no one κ; but λ multiplies
+// along a lineage, so what is kept of a context's loss, told to peers and added up is κ ε.
+[[nodiscard]] DepthLoss weighed(const DepthLoss& loss) noexcept;
+// The most loss, in these units, that leaves λ at `floor_ppm` or above; a floor of 0 is under everything.
+[[nodiscard]] std::uint32_t most_loss_ppm(std::uint32_t floor_ppm) noexcept;
 
 // One way to make the transfer, as offered; sizes follow bytes = fixed + block*missing + tail.
 struct CandidateCost {
@@ -91,6 +97,7 @@ struct SenderFacts {
   Medium wish = Medium::automatic;
   std::uint32_t source_epsilon_ppm = 0;
   std::uint32_t fidelity_floor_ppm = 0;
+  std::uint32_t lineage_floor_ppm = 0;  // likewise, of media whose blocks stay; terminal ones end a lineage
   std::uint64_t lane_rate_bytes_per_s = 0;
   TimeNs lane_backlog_ns = 0;
   TimeNs round_trip_ns = 0;
@@ -139,6 +146,7 @@ struct ReceiverFacts {
   std::uint64_t block_slot_bytes = 0;  // what one missing block takes of the lease pool
   TimeNs remaining_ns = 0;             // 0: no deadline
   std::uint32_t fidelity_floor_ppm = 0;
+  std::uint32_t lineage_floor_ppm = 0;
   std::uint32_t weight_milli = 1000;  // w relative to w̄
   std::uint32_t source_epsilon_ppm = 0;
   bool same_node = false;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -79,6 +80,16 @@ Reader integer(T& out, std::int64_t least, std::int64_t most) {
       return "must be a whole number from " + std::to_string(least) + " to " + std::to_string(most);
     }
     out = static_cast<T>(*value);
+    return std::nullopt;
+  };
+}
+
+// A share, in millionths.
+Reader share(std::uint32_t& out_ppm, double most, const char* range) {
+  return [&out_ppm, most, range](const toml::node& node) -> std::optional<std::string> {
+    const auto value = node.value<double>();
+    if (!node.is_number() || !value || !(*value >= 0 && *value <= most)) return std::string("must be a number, allowed is ") + range;
+    out_ppm = static_cast<std::uint32_t>(std::lround(1e6 * *value));
     return std::nullopt;
   };
 }
@@ -194,6 +205,8 @@ Readers transfer_readers(Config& c) {
                                                {"topk", Medium::topk},
                                                {"window", Medium::window},
                                                {"split", Medium::split}})},
+          {"lineage_floor", share(c.lineage_floor_ppm, 0.999'999, "0 to 0.999999")},
+          {"refresh", flag(c.refresh)},
           {"eager_limit", measure(c.eager_limit_bytes, parse_bytes, 1, 16 * 1024, "1 B to 16 KiB")},
           {"window_tokens", integer(c.window_tokens, 0, 1 << 20)},
           {"topk_percent", integer(c.topk_percent, 0, 99)},
@@ -216,6 +229,8 @@ Readers offload_readers(Config& c) {
                                                        {"lossless", Medium::lossless},
                                                        {"int8", Medium::int8},
                                                        {"int4", Medium::int4}})},
+          {"below_percent", integer(c.offload_below_percent, 1, 90)},
+          {"until_percent", integer(c.offload_until_percent, 1, 95)},
           {"direct", choice<DirectIo>(c.offload_direct, {{"auto", DirectIo::automatic}, {"on", DirectIo::on}, {"off", DirectIo::off}})},
           {"io_uring", flag(c.offload_io_uring)},
           {"depth", integer(c.offload_depth, 1, 128)},

@@ -81,6 +81,8 @@ struct Config {
   // [transfer]
   bool integrity = true;
   Medium policy = Medium::automatic;
+  std::uint32_t lineage_floor_ppm = 900'000;
+  bool refresh = true;
   std::uint32_t eager_limit_bytes = 16 * 1024;
   std::uint32_t window_tokens = 0;
   std::uint32_t topk_percent = 50;
@@ -94,6 +96,7 @@ struct Config {
   std::uint64_t offload_capacity_bytes = 16ULL << 30;
   std::uint64_t offload_segment_bytes = 64ULL << 20;
   Medium offload_coding = Medium::full;
+  std::uint32_t offload_below_percent = 25, offload_until_percent = 40;
   DirectIo offload_direct = DirectIo::automatic;
   bool offload_io_uring = true;
   std::uint32_t offload_depth = 8;

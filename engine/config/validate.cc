@@ -207,7 +207,8 @@ Result<void> validate_offload(const Config& config) {
     // The defaults may be written out.
     const auto settings = [](const Config& c) {
       return std::tie(c.offload_capacity_bytes, c.offload_segment_bytes, c.offload_coding, c.offload_direct, c.offload_io_uring,
-                      c.offload_depth, c.offload_max_blocks, c.offload_commit_ns, c.offload_commit_bytes, c.offload_slow_after_ns);
+                      c.offload_depth, c.offload_max_blocks, c.offload_commit_ns, c.offload_commit_bytes, c.offload_slow_after_ns,
+                      c.offload_below_percent, c.offload_until_percent);
     };
     const Config defaults;
     if (settings(config) == settings(defaults)) return {};
@@ -218,6 +219,10 @@ Result<void> validate_offload(const Config& config) {
   }
   if (!config.offload_directory.starts_with('/')) {
     return refused(config, {"offload.directory"}, "offload.directory: \"" + config.offload_directory + "\" must be an absolute path");
+  }
+  if (config.offload_until_percent < config.offload_below_percent) {
+    return refused(config, {"offload.until_percent", "offload.below_percent"},
+                   "offload.until_percent: must be at least offload.below_percent, else nothing would be written");
   }
   if (config.offload_segment_bytes % 4096 != 0) {
     return refused(config, {"offload.segment"}, "offload.segment: must be a multiple of 4 KiB");

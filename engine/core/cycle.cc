@@ -183,13 +183,14 @@ std::size_t Node::Core::housekeep() noexcept {
     refresh_status();
     next_status_ns_ = now_ + options_.scheduler.slice_ns;
   }
+  run_refresh();
   return store_->housekeep(now_, budget_);
 }
 
 TimeNs Node::Core::next_deadline() const noexcept {
   TimeNs next = std::min(timers_.next_ns(), scheduler_.next_timer_ns());
   for (std::uint32_t t = 0; t < transport_count_; ++t) next = std::min(next, transports_[t]->next_deadline_ns());
-  next = std::min(next, tier_deadline());
+  next = std::min({next, tier_deadline(), refresh_deadline()});
   if (blocked_ > 0 || event_agents_.size() > 0 || announce_dirty_) next = std::min(next, now_ + kBlockedRetryNs);
   if (open_transfers() > 0) next = std::min(next, next_slice_ns_);
   if (page_ != nullptr && status_dirty_) next = std::min(next, next_status_ns_);

@@ -121,6 +121,8 @@ void Node::Core::explain_in(const Incoming& in) noexcept {
   row.predicted_ns = predicted_ns(in);
   row.observed_ns = in.delivered ? in.observed_ns : now_ - in.submitted_ns;
   row.epsilon_ppm = in.epsilon_ppm;
+  row.source_epsilon_ppm = in.source_epsilon_ppm;
+  row.floor_ppm = in.floor_ppm;
   row.status = in.status;
   row.line_count = static_cast<std::uint32_t>(std::min(in.pick.line_count, kStatusCostLines));
   for (std::uint32_t i = 0; i < row.line_count; ++i) {

@@ -36,14 +36,24 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
   const AllowAllocScope allow;  // an Error's sentence, when there is one
   if (!make_name(context.view()).ok()) return Status{Code::not_found};
   if (fetches_.full() || !reserve_events(handle, 1)) return Status{Code::out_of_capacity};
+  yield_refresh();
+  (void)open_fetch(handle, ticket, remotes_.get(remotes_.handle_at(place->remote))->peer, owner, context, version, options);
+  return Status{};
+}
+
+// Invalid: the table is full.
+Handle<Fetch> Node::Core::open_fetch(AgentHandle handle, TicketId ticket, std::uint32_t peer, const Name& owner, const Name& context,
+                                     std::uint64_t version, const SendOptions& options) noexcept {
   const Handle<Fetch> made = fetches_.try_emplace();
+  if (!made.valid()) return made;
+  const AgentInfo& asker = agent(handle)->info;
   Fetch& fetch = *fetches_.get(made);
   fetch.id = next_fetch_++;
   fetch.agent = handle;
   fetch.ticket = ticket;
-  fetch.peer = remotes_.get(remotes_.handle_at(place->remote))->peer;
-  fetch.tenant = asker->info.tenant;
-  fetch.requester = asker->info.name;
+  fetch.peer = peer;
+  fetch.tenant = asker.tenant;
+  fetch.requester = asker.name;
   fetch.owner = owner;
   fetch.context = context;
   fetch.version = version;
@@ -53,7 +63,7 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
   fetch.retry_ns = kFirstFetchNs;
   timers_.set(entity(Kind::fetch, made.index), fetch.give_up_ns);
   want(Kind::fetch, made.index);
-  return Status{};
+  return made;
 }
 
 void Node::Core::run_fetch(std::uint32_t index) noexcept {
@@ -74,6 +84,7 @@ void Node::Core::run_fetch(std::uint32_t index) noexcept {
                              : static_cast<std::uint64_t>(std::max<TimeNs>(fetch->give_up_ns - now_, 1));
   message.fidelity_floor_ppm = fetch->options.fidelity_floor_ppm;
   message.critical = fetch->options.critical;
+  message.background = fetch->options.background;
   message.wish = fetch->options.medium;
   if (!post(lane, message)) return want_later(Kind::fetch, index);
   fetch->posted = true;
@@ -116,6 +127,7 @@ void Node::Core::end_fetch(std::uint32_t index, Status status, const Incoming* i
   if (Incoming* open = ins_.get(fetch.in); open != nullptr) open->fetch = kNoIndex;
   fetches_.erase(handle);
   timers_.cancel(entity(Kind::fetch, index));
+  if (fetch.refresh) return end_refresh(handle, fetch, status);
   AgentEvent event;
   event.kind = AgentEventKind::fetched;
   event.ticket = fetch.ticket;
@@ -174,6 +186,7 @@ void Node::Core::on_fetch(std::uint32_t lane, const wire::Fetch& message) noexce
   request.options.fidelity_floor_ppm = message.fidelity_floor_ppm;
   request.options.medium = message.wish;
   request.options.critical = message.critical;
+  request.options.background = message.background;
   begin_out(start_out(request).index, view);
 }
 

@@ -14,8 +14,12 @@ Status Node::Core::version_for_local(const LocalRequest& request, const VersionV
   const auto accepts = [&](Medium m) { return (to.accepted & mask_of(m)) != 0; };
   const bool as_tokens = accepts(Medium::tokens) && same_tokenizer && !view.tokens.empty();
   const scheduler::MediumLoss& loss = loss_.at(view.tokens.size()).media[static_cast<std::size_t>(view.medium)];
-  const bool under_floor = view.epsilon_ppm > 0 &&
-                           scheduler::fidelity_ppm(loss, view.epsilon_ppm) < request.options.fidelity_floor_ppm;
+  // For its lineage another way is sought only where there is one, and no medium was wished for by name.
+  const struct {
+    std::uint32_t fidelity_floor_ppm, lineage_floor_ppm;
+  } floors{request.options.fidelity_floor_ppm,
+           as_tokens && request.options.medium == Medium::automatic ? options_.lineage_floor_ppm : 0};
+  const bool under_floor = view.epsilon_ppm > 0 && scheduler::under_floor(floors, loss, view.medium, view.epsilon_ppm) != nullptr;
   // What has all tokens stands for whatever of them was wished for; some of them stand for no other medium.
   const bool whole = is_kv(wish) && !is_sparse(wish);
   if (wish == Medium::summary || view.medium == Medium::summary) {

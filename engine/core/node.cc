@@ -33,6 +33,7 @@ Result<void> validate(const NodeOptions& options) {
   if (options.scheduler.slice_ns < kMillisecondNs) return refused("the slice must be at least 1 ms");
   if (options.eager_limit_bytes > wire::kMaxEagerBytes) return refused("eager_limit_bytes must be at most 16384");
   if (options.work_bytes_per_cycle < kDigestUnitBytes) return refused("work_bytes_per_cycle must be at least 65536");
+  if (options.lineage_floor_ppm >= 1'000'000) return refused("lineage_floor_ppm must be below 1000000");
   if (options.work_blocks_per_cycle == 0) return refused("work_blocks_per_cycle must be at least 1");
   if (options.keepalive_period_ns <= 0 || options.dead_after_ns < 2 * options.keepalive_period_ns) {
     return refused("dead_after must be at least twice the keepalive period");
@@ -65,7 +66,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       clock_(clock),
       store_(std::move(store)),
       scheduler_(options.scheduler),
-      loss_(options.loss),
+      loss_(scheduler::weighed(options.loss)),
       chooser_(loss_),
       arbiter_({options.limits.max_lanes, options.store.max_tenants, options.limits.max_in, options.limits.max_reservations}),
       scratch_(options.limits.scratch_bytes),
@@ -73,6 +74,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       now_(clock.now_ns()),
       codecs_({options.first_encode_ns_per_mib, options.first_decode_ns_per_mib}, options.store.lowrank.get(),
               lowrank_limit_ppm(options.loss)),
+      lineage_most_ppm_(scheduler::most_loss_ppm(options.lineage_floor_ppm)),
       frame_(wire::kMaxMessageBytes),
       eager_(wire::kMaxEagerBytes),
       events_(kEventsPerPoll),

@@ -53,6 +53,10 @@ struct NodeOptions {
   codec::Protection protection;              // blocks that int4 sends as int8; layers are not looked at
   bool integrity = true;                     // digests of every 64 KiB, verified by the receiver
   Medium policy = Medium::automatic;         // automatic: adaptive; else forced on every send
+  // λ that what stays of a lineage keeps (scheduler/cost.h, under_floor); 0: none. Another choice goes before it only where
+  // nothing else is possible.
+  std::uint32_t lineage_floor_ppm = 900'000;
+  bool refresh = true;                       // planes that refine what came with loss are fetched while all is quiet
   std::uint32_t eager_limit_bytes = 16 * 1024;  // 0: never
   std::uint32_t window_tokens = 0;           // 0: the window medium is not offered
   std::uint32_t topk_percent = 50;           // of a context's tokens, 0: topk is not offered

@@ -39,20 +39,6 @@
 
 namespace kvrail::engine {
 
-// What is needed to learn from a delivery of token ids once the agent says what they cost it.
-struct OpenDelivery {
-  std::uint32_t lane = 0;
-  Medium medium = Medium::tokens;
-  std::uint64_t bytes = 0;
-  TimeNs predicted_ns = 0, arrived_ns = 0;  // since the decision
-  std::uint64_t serial = 0;           // of its row on the status page
-};
-
-struct EventNode {
-  AgentEvent event;
-  std::uint32_t next = kNoIndex;
-};
-
 class Node::Core {
  public:
   Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store> store);
@@ -271,7 +257,7 @@ class Node::Core {
   [[nodiscard]] bool decide_step(std::uint32_t in, std::uint64_t& budget) noexcept;
   void choose(std::uint32_t in) noexcept;
   void no_memory(std::uint32_t in, Status status) noexcept;
-  static void choose_limits(Incoming& in) noexcept;
+  void choose_limits(Incoming& in) const noexcept;
   [[nodiscard]] bool cut_in(std::uint32_t index) noexcept;
 
   // ---- split ----
@@ -377,12 +363,23 @@ class Node::Core {
   // fetch.cc
   Status fetch(AgentHandle agent, TicketId ticket, const Name& owner, const Name& context,
                std::uint64_t version, const SendOptions& options) noexcept;
+  [[nodiscard]] Handle<Fetch> open_fetch(AgentHandle agent, TicketId ticket, std::uint32_t peer, const Name& owner,
+                                         const Name& context, std::uint64_t version, const SendOptions& options) noexcept;
   void run_fetch(std::uint32_t index) noexcept;
   void on_fetch(std::uint32_t lane, const wire::Fetch& message) noexcept;
   void await_offer(Incoming& in) noexcept;
   void end_fetch(std::uint32_t index, Status status, const Incoming* in) noexcept;
   [[nodiscard]] std::uint32_t find_fetch(std::uint64_t id) noexcept;
   void fetch_timer(std::uint32_t index) noexcept;
+
+  // refresh.cc
+  void note_lossy(const Incoming& in) noexcept;
+  void run_refresh() noexcept;
+  [[nodiscard]] bool may_refresh(const Refresh& of, VersionView& view) noexcept;
+  void yield_refresh() noexcept;
+  [[nodiscard]] bool refresh_first(std::uint32_t out, const VersionView& view) noexcept;
+  void end_refresh(Handle<Fetch> handle, const Fetch& fetch, Status status) noexcept;
+  [[nodiscard]] TimeNs refresh_deadline() const noexcept;
 
   // restore.cc
   [[nodiscard]] Handle<Restore> restore_of(VersionHandle stub, const VersionView& view) noexcept;
@@ -516,6 +513,8 @@ class Node::Core {
   TierPort* tier_ = nullptr;
   std::array<TierCompletion, 64> tier_done_;
   Offload offload_;
+  Refreshes refreshes_;
+  std::uint32_t lineage_most_ppm_;    // loss that leaves a lineage at its floor
   static constexpr std::uint32_t kMaxExpected = 256;
   scheduler::PrefetchPlan plan_{kMaxExpected};
   SlotTable<Expected> expected_{kMaxExpected};

@@ -188,6 +188,25 @@ struct Fetch {
   TimeNs submitted_ns = 0, give_up_ns = 0, retry_ns = 0, resend_at_ns = 0;
   InHandle in;                        // once the OFFER has come
   bool posted = false;
+  bool refresh = false;               // the node's own: no agent hears of it
+};
+
+// A context whose blocks lost something on their way that planes of its origin would give back.
+struct Refresh {
+  AgentHandle agent;                  // that it came to, and that the planes come for
+  Name owner, context;
+  std::uint64_t version = 0;
+  std::uint8_t tries = 0;             // that made way for others
+};
+// These, oldest first, and the one under way.
+struct Refreshes {
+  static constexpr std::uint32_t kMost = 64;
+  std::array<Refresh, kMost> waiting;
+  std::uint32_t count = 0;
+  Handle<Fetch> fetch;
+  Refresh running;
+  TimeNs next_look_ns = 0;
+  std::uint64_t seen = 0;             // transfers, at the last look
 };
 
 // What a restore is at; each takes as many cycles as its blocks want.
@@ -267,6 +286,20 @@ struct Split {
   TicketId waiting = 0;               // the claim that is to be answered with `last`
   bool ended = false;
   AgentEvent last;
+};
+
+// What is needed to learn from a delivery of token ids once the agent says what they cost it.
+struct OpenDelivery {
+  std::uint32_t lane = 0;
+  Medium medium = Medium::tokens;
+  std::uint64_t bytes = 0;
+  TimeNs predicted_ns = 0, arrived_ns = 0;  // since the decision
+  std::uint64_t serial = 0;           // of its row on the status page
+};
+
+struct EventNode {
+  AgentEvent event;
+  std::uint32_t next = kNoIndex;
 };
 
 // What begins a transfer to another node.

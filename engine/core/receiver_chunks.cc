@@ -229,6 +229,10 @@ void Node::Core::publish(std::uint32_t index) noexcept {
 
 void Node::Core::deliver(std::uint32_t index, VersionHandle version) noexcept {
   Incoming& in = in_at(index);
+  if (in.refresh) {  // it is found from now on
+    counters_.refreshed_bytes += payload_bytes(in);
+    return close_in(index, Answer::done, Status{});
+  }
   const DeliveryHandle delivery = store_->deliver(in.to, version);
   if (!delivery.valid()) return close_in(index, Answer::done, Status{Code::out_of_capacity});
   in.observed_ns = now_ - in.submitted_ns;
@@ -260,6 +264,7 @@ void Node::Core::deliver(std::uint32_t index, VersionHandle version) noexcept {
     chooser_.observe(lane, divided ? Medium::split : in.medium, in.pick.bytes, in.pick.predicted_ns, now_ - in.decided_ns);
   }
   in.delivered = true;
+  note_lossy(in);
   close_in(index, Answer::done, Status{});
   OpenDelivery open{lane, in.medium, in.pick.bytes, in.pick.predicted_ns, now_ - in.decided_ns, rows_};
   (void)open_deliveries_.insert(delivery.packed(), open);  // when full, this one teaches nothing

@@ -91,8 +91,10 @@ void Node::Core::on_offer(std::uint32_t lane, const wire::Offer& message) noexce
     }
   }
   if (draining_) return refuse(lane, message.transfer, 0, Status{Code::shutting_down, Scope::engine});
+  if (!message.background && fetch == kNoIndex) yield_refresh();
   if (message.total_tokens == 0) return refuse(lane, message.transfer, 0, Status{Code::invalid_argument});
-  const bool room = !ins_.full() && reserve_events(to->local, 1);
+  const bool refresh = fetch != kNoIndex && fetches_.get(fetches_.handle_at(fetch))->refresh;
+  const bool room = !ins_.full() && (refresh || reserve_events(to->local, 1));
   if (!room) {
     (void)post(lane, wire::Later{message.transfer, kFirstLaterNs, 0});
     return;
@@ -100,7 +102,8 @@ void Node::Core::on_offer(std::uint32_t lane, const wire::Offer& message) noexce
   const InHandle handle = ins_.try_emplace();
   Incoming& in = *ins_.get(handle);
   in.to = to->local;
-  in.event_reserved = true;
+  in.event_reserved = !refresh;
+  in.refresh = refresh;
   in.fetch = fetch;
   fill_incoming(in, lane, message);
   ++peer_at(peer).open;
@@ -234,7 +237,7 @@ Status Node::Core::begin_stage(Incoming& in) noexcept {
   request.epsilon_ppm = in.epsilon_ppm;
   if (!is_kv(in.medium)) {  // what is here need not be recomputed, if it means anything to the agent
     request.epsilon_ppm = 0;
-    request.held_limit_ppm = in.source_epsilon_ppm;
+    request.held_limit_ppm = in.held_limit_ppm;
     request.show_held = agent(in.to)->info.layout == in.layout;
   }
   if (in.medium == Medium::window) {
@@ -372,6 +375,7 @@ void Node::Core::expose_on(std::uint32_t index, std::uint32_t transport) noexcep
 }
 
 void Node::Core::answer_later(std::uint32_t index) noexcept {
+  if (in_at(index).refresh) return close_in(index, Answer::reject, Status{Code::out_of_memory});  // it is worth no waiting
   ++counters_.laters;
   in_at(index).retry_after_ns = kFirstLaterNs;
   close_in(index, Answer::later, Status{Code::out_of_memory});

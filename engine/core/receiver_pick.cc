@@ -33,18 +33,23 @@ void Node::Core::filter_candidates(Incoming& in) noexcept {
 }
 
 // How much loss what is held may have: none beyond the source's, as much as the least, and as the most
-// lossy coded medium that is offered brings (0: there is no such).
-void Node::Core::choose_limits(Incoming& in) noexcept {
+// lossy coded medium that is offered brings (0: there is no such). Never more than the lineage may lose: what is held
+// below its floor comes again, or is computed.
+void Node::Core::choose_limits(Incoming& in) const noexcept {
+  in.floor_ppm = std::max(in.fidelity_floor_ppm, in.floor_waived ? 0 : options_.lineage_floor_ppm);
+  const std::uint32_t bound = in.floor_ppm == options_.lineage_floor_ppm ? lineage_most_ppm_ : scheduler::most_loss_ppm(in.floor_ppm);
+  in.held_limit_ppm = std::min(in.source_epsilon_ppm, bound);
   std::uint32_t least = 0;
   std::uint32_t most = 0;
   for (std::uint32_t i = 0; i < in.candidate_count; ++i) {
     const std::uint32_t loss = is_coded(in.candidates[i].medium) ? in.candidates[i].epsilon_ppm : 0;
-    if (loss == 0) continue;
+    if (loss == 0 || std::uint64_t{in.source_epsilon_ppm} + loss > bound) continue;
     least = least == 0 ? loss : std::min(least, loss);
     most = std::max(most, loss);
   }
   in.lossy_ppm = {least, most};
-  in.have.limits_ppm = {in.source_epsilon_ppm, in.source_epsilon_ppm + least, in.source_epsilon_ppm + most};
+  in.have.limits_ppm = {in.held_limit_ppm, in.source_epsilon_ppm + least, in.source_epsilon_ppm + most};
+  if (least == 0) in.have.limits_ppm[1] = in.have.limits_ppm[2] = in.held_limit_ppm;
 }
 
 void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts) noexcept {
@@ -63,7 +68,7 @@ void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts)
   // A delivery of token ids shows full blocks only, and those only to agents of this Layout.
   facts.held_tokens = to.info.layout == in.layout ? full_blocks - facts.missing_full_blocks : 0;
   facts.held_tokens *= block_tokens;
-  facts.held_epsilon_ppm = in.source_epsilon_ppm;
+  facts.held_epsilon_ppm = in.held_limit_ppm;
   for (std::size_t k = 0; k < facts.lossy.size(); ++k) {
     const HaveResult& lossy = in.have.results[k + 1];
     facts.lossy[k] = {in.lossy_ppm[k], full_blocks - std::min<std::uint64_t>(lossy.leading_blocks, full_blocks),
@@ -90,6 +95,7 @@ void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts)
   facts.block_slot_bytes = in.layout.block_bytes();
   facts.remaining_ns = in.deadline_ns == 0 ? 0 : std::max<TimeNs>(in.deadline_ns - now_, 1);
   facts.fidelity_floor_ppm = in.fidelity_floor_ppm;
+  facts.lineage_floor_ppm = in.floor_waived ? 0 : options_.lineage_floor_ppm;
   facts.weight_milli = std::uint32_t{in.weight} * 1000 / kMeanWeight;
   facts.source_epsilon_ppm = in.source_epsilon_ppm;
 }
@@ -202,7 +208,7 @@ bool Node::Core::any_medium(const Incoming& in, std::uint64_t memory_bytes) noex
 // Behind what was offered, where the agent can compute a part of it while the other arrives.
 bool Node::Core::add_split(Incoming& in, const scheduler::ReceiverFacts& facts) noexcept {
   const AgentInfo& info = agent(in.to)->info;
-  if (in.shared && in.wish != Medium::split) return false;  // the others would get no head from it
+  if (in.refresh || (in.shared && in.wish != Medium::split)) return false;  // the others would get no head from it
   return (info.accepted & mask_of(Medium::split)) != 0 && info.tokenizer == in.tokenizer &&
          chooser_.split_of(std::span(in.candidates).first(in.candidate_count), facts, in.candidates[in.candidate_count]);
 }
@@ -213,7 +219,14 @@ bool Node::Core::pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept 
   const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
   const bool split = add_split(in, facts);
   if (in.wish == Medium::split && !split) return false;
-  in.pick = chooser_.pick(std::span(in.candidates).first(in.candidate_count + (split ? 1 : 0)), facts, lane);
+  const auto weighed = std::span(in.candidates).first(in.candidate_count + (split ? 1 : 0));
+  in.pick = chooser_.pick(weighed, facts, lane);
+  if (in.pick.index < 0 && facts.lineage_floor_ppm > 0) {  // better that than nothing
+    facts.lineage_floor_ppm = 0;
+    in.pick = chooser_.pick(weighed, facts, lane);
+    in.floor_waived = in.pick.index >= 0;
+    counters_.lineages_below += in.floor_waived ? 1 : 0;
+  }
   if (in.pick.index < 0) return false;
   const scheduler::CandidateCost& chosen = in.candidates[static_cast<std::size_t>(in.pick.index)];
   in.medium = chosen.medium == Medium::split ? chosen.values : chosen.medium;

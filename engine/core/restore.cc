@@ -63,7 +63,7 @@ Handle<Restore> Node::Core::restore_of(VersionHandle stub, const VersionView& vi
 void Node::Core::begin_out(std::uint32_t index, const VersionView& view) noexcept {
   Outgoing& out = out_at(index);
   if (view.stub) out.restore = restore_of(out.version, view);
-  if (!out.restore.valid()) return park_or_offer(index);
+  if (!out.restore.valid() && !refresh_first(index, view)) return park_or_offer(index);
   out.state = OutState::restoring;
   arm_out(index);
 }
@@ -112,7 +112,7 @@ bool Node::Core::restore_first(std::uint32_t index) noexcept {
   request.layout = in.layout;
   request.tokens = std::span(in.tokens).first(
       std::min<std::uint64_t>(in.have.reachable_blocks * in.layout.block_tokens, in.tokens.size()));
-  request.held_limit_ppm = in.source_epsilon_ppm;
+  request.held_limit_ppm = in.held_limit_ppm;
   request.anonymous = true;
   const Handle<Restore> handle = begin_restore(request);
   if (!handle.valid()) return false;

@@ -181,6 +181,7 @@ OutHandle Node::Core::start_out(const OutRequest& request) noexcept {
   out.submitted_ns = now_;
   out.deadline_ns = request.options.deadline_ns == 0 ? 0 : add_saturating(now_, request.options.deadline_ns);
   out.give_up_ns = out.deadline_ns != 0 ? out.deadline_ns : now_ + options_.accept_timeout_ns;
+  if (!out.background) yield_refresh();
   store_->pin(out.version);
   ++peer_at(out.peer).open;
   KVRAIL_ASSERT(out_ids_.insert(out.id, handle.index) != nullptr);
@@ -242,6 +243,8 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   facts.wish = out.wish;
   facts.source_epsilon_ppm = view.epsilon_ppm;
   facts.fidelity_floor_ppm = out.fidelity_floor_ppm;
+  // Who wishes for a medium by name has it.
+  facts.lineage_floor_ppm = out.wish_is_policy ? options_.lineage_floor_ppm : 0;
   const scheduler::LaneEstimate lane = scheduler_.estimate(out.lane);
   const bool kv_possible = facts.layouts_equal && facts.source_has_kv && out.wish == Medium::automatic;
   facts.lane_backlog_ns = scheduler_.backlog_ns(out.lane, out.critical || budget_of(out).valid());
@@ -268,6 +271,12 @@ Status Node::Core::choose_candidates(Outgoing& out, const VersionView& view, con
   out.candidate_count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, out.candidates, &why));
   if (out.candidate_count == 0 && out.wish_is_policy) {  // a policy forces only where that is possible
     facts.wish = out.wish = Medium::automatic;
+    out.candidate_count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, out.candidates, &why));
+  }
+  const std::uint32_t most_lossy = loss_.at(facts.total_tokens).media[static_cast<std::size_t>(Medium::int4)].epsilon_ppm;
+  counters_.lineages_kept += facts.lineage_floor_ppm > 0 && std::uint64_t{view.epsilon_ppm} + most_lossy > lineage_most_ppm_ ? 1 : 0;
+  if (out.candidate_count == 0 && facts.lineage_floor_ppm > 0) {  // the receiver will see, and has no other way either
+    facts.lineage_floor_ppm = 0;
     out.candidate_count = static_cast<std::uint32_t>(scheduler::candidates(facts, loss_, out.candidates, &why));
   }
   if (out.candidate_count > 0) return Status{};

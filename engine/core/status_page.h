@@ -72,6 +72,12 @@ struct StatusCounters {
   std::uint64_t restores_failed = 0;     // not all there any more, damaged, no memory: sent or computed instead
   std::uint64_t restored_bytes = 0;
   std::uint64_t prefetches = 0;          // of the restores: begun because an agent said it would need the context
+  std::uint64_t lineages_kept = 0;       // transfers in whose cheapest medium the lineage's floor ruled out
+  std::uint64_t lineages_below = 0;      // delivered under that floor, for want of any other way
+  std::uint64_t refreshes = 0;           // contexts that planes came for, so that less is lost of them
+  std::uint64_t refreshes_forced = 0;    // of these: because a transfer was to keep its floor
+  std::uint64_t refreshes_failed = 0;    // also those that made way for other transfers
+  std::uint64_t refreshed_bytes = 0;
 };
 
 struct StatusAgent {
@@ -223,7 +229,9 @@ struct StatusTransfer {
   std::uint32_t level = 0;
   std::uint32_t line_count = 0;
   std::uint64_t urgency_milli = 0;
-  std::uint32_t epsilon_ppm = 0;
+  std::uint32_t epsilon_ppm = 0;         // κ ε: λ = exp(-epsilon)
+  std::uint32_t source_epsilon_ppm = 0;  // what the sender's copy had lost
+  std::uint32_t floor_ppm = 0;           // λ that it had to keep, 0: none
   std::uint16_t reservation = 0;         // that it was sent by, 0: none
   std::uint16_t suspensions = 0;         // times that it made way for others
   Status status;

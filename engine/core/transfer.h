@@ -40,7 +40,7 @@ enum class OutState : std::uint8_t {
   finishing,    // every byte was acknowledged (or none is needed); waiting for DONE
   querying,     // QUERY posted or to be posted; waiting for OUTCOME
   draining,     // ended: waits for chunks in flight and for its CANCEL to be posted
-  restoring,    // the version's blocks are on their way back from the tier; then it is parked or offered
+  restoring,    // the version's blocks, or finer planes of them, are on their way here; then it is parked or offered
 };
 inline constexpr std::size_t kOutStates = 10;
 
@@ -102,6 +102,7 @@ struct ExtractWork {
 };
 
 struct Restore;
+struct Fetch;
 
 struct Outgoing {
   TransferId id = 0;
@@ -117,6 +118,7 @@ struct Outgoing {
   std::uint32_t lane = kNoIndex;        // where frames and chunks go; none: waiting for one
   OutState state = OutState::offering;
   Handle<Restore> restore;              // that it waits for, or has waited for
+  Handle<Fetch> refresh;                // likewise
 
   bool critical = false, background = false;
   Handle<OpenReservation> reservation;  // or none; may have ended
@@ -274,6 +276,10 @@ struct Incoming {
   Hash128 tokenizer;
   std::uint32_t fidelity_floor_ppm = 0, source_epsilon_ppm = 0, epsilon_ppm = 0;
   std::uint16_t weight = 2;
+  std::uint32_t floor_ppm = 0;          // λ that the delivery has to keep, its lineage's included
+  std::uint32_t held_limit_ppm = 0;     // what is held with more loss counts as missing
+  bool floor_waived = false;            // nothing would have kept the lineage's
+  bool refresh = false;                 // of planes for what is here: delivered to nobody
   bool critical = false, background = false, eager_announced = false;
   Medium wish = Medium::automatic;
   TimeNs submitted_ns = 0;              // by the sender's age, on our clock

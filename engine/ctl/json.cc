@@ -39,7 +39,9 @@ Json counters_of(const StatusCounters& c) {
           {"malformed_frames", c.malformed_frames}, {"unknown_messages", c.unknown_messages},
           {"posts_refused", c.posts_refused}, {"events_deferred", c.events_deferred},
           {"offloads", c.offloads}, {"offloads_failed", c.offloads_failed}, {"restores", c.restores},
-          {"restores_failed", c.restores_failed}, {"restored_bytes", c.restored_bytes}, {"prefetches", c.prefetches}};
+          {"restores_failed", c.restores_failed}, {"restored_bytes", c.restored_bytes}, {"prefetches", c.prefetches},
+          {"lineages_kept", c.lineages_kept}, {"lineages_below", c.lineages_below}, {"refreshes", c.refreshes},
+          {"refreshes_forced", c.refreshes_forced}, {"refreshes_failed", c.refreshes_failed}, {"refreshed_bytes", c.refreshed_bytes}};
 }
 
 Json nodes_of(const StatusData& data) {
@@ -147,7 +149,7 @@ Json transfer_of(const StatusTransfer& row) {
           {"missing_blocks", row.missing_blocks}, {"bytes", row.bytes}, {"submitted_ns", row.submitted_ns},
           {"ended_ns", row.ended_ns}, {"predicted_ns", row.predicted_ns}, {"observed_ns", row.observed_ns},
           {"recompute_ns", row.recompute_ns}, {"level", row.level}, {"urgency_milli", row.urgency_milli},
-          {"epsilon_ppm", row.epsilon_ppm}, {"reservation", row.reservation}, {"suspensions", row.suspensions}, {"status", name(row.status.code)}, {"detail", row.status.detail},
+          {"epsilon_ppm", row.epsilon_ppm}, {"source_epsilon_ppm", row.source_epsilon_ppm}, {"floor_ppm", row.floor_ppm}, {"reservation", row.reservation}, {"suspensions", row.suspensions}, {"status", name(row.status.code)}, {"detail", row.status.detail},
           {"lines", lines}};
 }
 

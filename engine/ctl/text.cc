@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -151,6 +152,8 @@ std::string status_text(const StatusData& data) {
       {"copied", bytes_text(c.copied_bytes), ""},
       {"codecs", bytes_text(c.encoded_bytes) + " encoded", bytes_text(c.decoded_bytes) + " decoded"},
       {"answers", number(c.laters) + " later", number(c.rejects) + " rejects"},
+      {"lineages", number(c.lineages_kept) + " kept by their floor, " + number(c.lineages_below) + " below it",
+       number(c.refreshes) + " refreshes of " + bytes_text(c.refreshed_bytes) + ", " + number(c.refreshes_failed) + " failed or gave way"},
       {"suspended", number(c.suspensions) + " times", number(c.resumes) + " resumed after a loss"},
       {"faults", number(c.corrupt_units) + " corrupt units", number(c.malformed_frames) + " malformed frames, " + number(c.lane_losses) + " lane losses, " + number(c.peer_deaths) + " peer deaths"},
   };
@@ -299,7 +302,11 @@ std::string text_of(const StatusData& data, const StatusTransfer& row) {
          (row.suspensions != 0 ? ", made way for others " + number(row.suspensions) + " times" : "") + "\n";
   out += "  " + number(row.total_tokens) + " tokens in " + number(row.total_blocks) + " blocks, " + number(row.missing_blocks) + " missing at the receiver\n";
   out += "  sent as " + medium_text(row.medium) + " (wish: " + medium_text(row.wish) + "), " + bytes_text(row.bytes) +
-         format(", epsilon %.6f", row.epsilon_ppm * 1e-6) + "\n";
+         format(", epsilon %.6f (fidelity %.4f)", row.epsilon_ppm * 1e-6, std::exp(-row.epsilon_ppm * 1e-6)) + "\n";
+  if (row.floor_ppm != 0) {
+    out += format("  lineage: epsilon %.6f at the sender, floor %.4f: what is held or offered below it counts as missing", row.source_epsilon_ppm * 1e-6, row.floor_ppm * 1e-6) +
+           (std::exp(-row.source_epsilon_ppm * 1e-6) < row.floor_ppm * 1e-6 ? "; restored here\n" : "\n");
+  }
   out += "  predicted " + time_text(row.predicted_ns) + ", observed " + time_text(row.observed_ns) + ", recomputed in " + time_text(row.recompute_ns) +
          ", ended " + name(row.status.code) + "\n";
   if (row.line_count == 0) return out + "  " + no_costs_text(data, row) + "\n";

@@ -166,6 +166,10 @@ NodeOptions Host::node_options() const {
   options.protection = protection_;
   options.integrity = config_.integrity;
   options.policy = config_.policy;
+  options.lineage_floor_ppm = config_.lineage_floor_ppm;
+  options.refresh = config_.refresh;
+  options.offload_below_ppm = config_.offload_below_percent * 10'000;
+  options.offload_until_ppm = config_.offload_until_percent * 10'000;
   options.eager_limit_bytes = config_.eager_limit_bytes;
   options.window_tokens = config_.window_tokens;
   options.topk_percent = config_.topk_percent;

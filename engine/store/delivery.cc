@@ -72,7 +72,7 @@ VersionHandle Store::find_for(AgentHandle handle, const Name& context,
   while (const DeliveryRecord* delivery = state_->deliveries.get(at)) {
     const VersionRecord& version = *state_->versions.get(delivery->version);
     if (version.name == context && (number == 0 || version.number == number)) {
-      return delivery->version;
+      return state_->finest_of(delivery->version);
     }
     at = delivery->next;
   }

@@ -11,6 +11,16 @@
 
 namespace kvrail::engine {
 
+namespace {
+
+// But for what was lost of it.
+bool same_kv(const VersionRecord& a, const VersionRecord& b) noexcept {
+  return a.number == b.number && a.has_kv() && b.has_kv() && a.hash_count == b.hash_count && a.layout == b.layout &&
+         a.hashes[a.hash_count - 1] == b.hashes[b.hash_count - 1];
+}
+
+}  // namespace
+
 bool valid_layout(const Layout& layout) noexcept {
   AllowAllocScope refusal;  // Only the sentence of a refusal is allocated, and it is dropped here.
   return codec::validate(layout).ok() && checked_block_bytes(layout).has_value();
@@ -88,6 +98,27 @@ VersionHandle Store::State::find_equal(const VersionRecord& version,
     }
   }
   return {};
+}
+
+VersionHandle Store::State::finest_of(VersionHandle handle) const noexcept {
+  const VersionRecord& version = *versions.get(handle);
+  if (!version.context || !version.has_kv()) {
+    return handle;
+  }
+  const VersionHandle first = find_version(version.context, version.number);  // those of least loss go before
+  return same_kv(*versions.get(first), version) ? first : handle;
+}
+
+void Store::State::drop_coarser_of(const VersionRecord& version) noexcept {
+  const ContextRecord* context = contexts.get(version.context);
+  VersionHandle at = context == nullptr ? VersionHandle{} : context->newest;
+  while (const VersionRecord* other = versions.get(at)) {
+    const VersionHandle next = other->next_older;
+    if (same_kv(*other, version) && other->epsilon_ppm > version.epsilon_ppm && other->pins == 0) {
+      destroy(at);  // the context has the finer one left
+    }
+    at = next;
+  }
 }
 
 // Another node must not put versions into a context of an agent that lives here: what it sends can
@@ -267,6 +298,7 @@ Result<VersionHandle> Store::end_publish(StagingHandle handle) noexcept {
   state.list(staging.version, staging.again || (!staging.anonymous && state.may_list(version)));
   if (version.has_kv()) {
     state.drop_stub_of(version);
+    state.drop_coarser_of(version);
   }
   return staging.version;
 }

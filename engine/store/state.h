@@ -191,6 +191,10 @@ struct Store::State {
   void write_staged(const StagingRecord& staging, const VersionRecord& version) noexcept;
   [[nodiscard]] VersionHandle find_equal(const VersionRecord& version,
                                          std::uint32_t epsilon_ppm) const noexcept;
+  // What is found by its name with the least loss, of the same number and tokens; itself where there is no such.
+  [[nodiscard]] VersionHandle finest_of(VersionHandle handle) const noexcept;
+  // Versions of the same number and tokens that lost more, and are held by nobody.
+  void drop_coarser_of(const VersionRecord& version) noexcept;
   [[nodiscard]] bool may_list(const VersionRecord& version) const noexcept;
 
   // --- commit.cc, commit_check.cc ---

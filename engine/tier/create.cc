@@ -65,6 +65,7 @@ Result<std::uint32_t> calibrated_epsilon(const Config& config) {
     loss = loss_of(*profile);
   }
   std::uint32_t worst = 0;
+  loss = scheduler::weighed(loss);
   for (const scheduler::LossProfile& depth : loss.depths) {
     worst = std::max(worst, depth.media[static_cast<std::size_t>(config.offload_coding)].epsilon_ppm);
   }

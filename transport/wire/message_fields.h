@@ -331,6 +331,7 @@ void fields(A& a, M& m) {
   a.up_to(kMaxDurationNs, m.remaining_ns);
   a.u32(m.fidelity_floor_ppm);
   a.flag(m.critical);
+  a.flag(m.background);
   medium_field(a, m.wish);
 }
 template <class A, MessageOf<State> M>

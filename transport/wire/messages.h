@@ -209,6 +209,7 @@ struct Fetch {
   std::uint64_t remaining_ns = 0;
   std::uint32_t fidelity_floor_ppm = 0;
   bool critical = false;
+  bool background = false;
   Medium wish = Medium::automatic;
 };
 

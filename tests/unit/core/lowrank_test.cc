@@ -15,6 +15,7 @@ namespace {
 constexpr SendOptions kLowRank{.medium = Medium::lowrank};
 constexpr std::size_t kOfLowRank = static_cast<std::size_t>(Medium::lowrank);
 constexpr std::uint32_t kPromisedPpm = 500'000;
+constexpr std::uint32_t kWeighedPpm = kPromisedPpm / 1000 * 24;  // by κ
 
 // For small_layout(). Layers are groups of their own, the second of smaller gains: its runs are smaller.
 codec::Basis basis_of(std::uint64_t seed, const Hash128& model = small_layout().model_id) {
@@ -141,7 +142,7 @@ TEST_CASE("core / lowrank / arrives bit for bit as the codec alone decodes it, t
   for (const bool integrity : {true, false}) {
     NodeOptions options = with(lowrank);
     options.integrity = integrity;
-    options.loss.depths[0].media[kOfLowRank].epsilon_ppm = 12'345;
+    options.loss.depths[0].media[kOfLowRank] = {.epsilon_ppm = 12'345};
     Pair pair(options);
     REQUIRE(pair.sender->commit("doc", 7, 100).ok());
     const AgentEvent sent = pair.send("doc", kLowRank);
@@ -207,7 +208,7 @@ TEST_CASE("core / lowrank / three hops leave the planes byte-identical, and nobo
     CHECK(planes_of_delivery(next, event) == first);
     const Received got = read_delivery(next, event);
     check_rows(next, got, *lowrank, 7);
-    CHECK(got.header.epsilon_ppm == kPromisedPpm);  // as after the first hop
+    CHECK(got.header.epsilon_ppm == kWeighedPpm);  // as after the first hop
     CHECK(from_host->node->counters().encoded_bytes == 0);
     // What was lost is not to be had here.
     const TicketId asked = from->send("doc", {name}, {.medium = Medium::int4});

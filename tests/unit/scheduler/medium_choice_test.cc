@@ -139,6 +139,44 @@ TEST_CASE("candidates / losses within one encoding don't add, those of independe
   CHECK(find(offer(facts), Medium::int4) == nullptr);
 }
 
+TEST_CASE("candidates, pick / what stays of a lineage keeps its floor, terminal media needn't") {
+  // exp(-0.105360) = 0.9000005, exp(-0.105361) < 0.9.
+  CHECK(most_loss_ppm(900'000) == 105'360);
+  CHECK(most_loss_ppm(0) == UINT32_MAX);
+  CHECK(most_loss_ppm(1'000'000) == 0);
+  for (const std::uint32_t floor : {1U, 500'000U, 900'000U, 990'000U, 999'999U}) {
+    CAPTURE(floor);
+    CHECK(fidelity_ppm(MediumLoss{}, most_loss_ppm(floor)) >= floor);
+    CHECK(fidelity_ppm(MediumLoss{}, most_loss_ppm(floor) + 8) < floor);
+  }
+  const MediumLoss plain;
+  const struct {
+    std::uint32_t fidelity_floor_ppm, lineage_floor_ppm;
+  } floors{0, 900'000}, none{0, 0}, own{900'000, 0};
+  CHECK(under_floor(floors, plain, Medium::int4, 105'360) == nullptr);
+  CHECK(std::string_view(under_floor(floors, plain, Medium::int4, 105'400)) == "below the lineage's floor");
+  CHECK(std::string_view(under_floor(floors, plain, Medium::tokens, 105'400)) == "below the lineage's floor");
+  CHECK(under_floor(floors, plain, Medium::topk, 500'000) == nullptr);
+  CHECK(under_floor(floors, plain, Medium::summary, 500'000) == nullptr);
+  CHECK(under_floor(none, plain, Medium::int4, 500'000) == nullptr);
+  CHECK(std::string_view(under_floor(own, plain, Medium::topk, 500'000)) == "below the fidelity floor");
+}
+
+TEST_CASE("loss / weighed, losses of media with other κ add up in one unit") {
+  DepthLoss loss;
+  loss.depths[0].media[static_cast<std::size_t>(Medium::full)] = {0, 0, 0};
+  loss.depths[0].media[static_cast<std::size_t>(Medium::int4)] = {9'500, 80, 7};
+  loss.depths[0].media[static_cast<std::size_t>(Medium::int8)] = {40, 0, 0};
+  const DepthLoss out = weighed(loss);
+  const auto of = [&](Medium medium) { return out.depths[0].media[static_cast<std::size_t>(medium)]; };
+  CHECK(of(Medium::full).epsilon_ppm == 0);
+  CHECK(of(Medium::full).kappa_milli == 1000);  // what its source has lost counts
+  CHECK(of(Medium::int4).epsilon_ppm == 760);
+  CHECK(of(Medium::int4).extra_tokens_milli == 7);
+  CHECK(of(Medium::int8).epsilon_ppm == 1);  // lossy is never exact
+  CHECK(fidelity_ppm(of(Medium::int4), 760) == fidelity_ppm(loss.depths[0].media[static_cast<std::size_t>(Medium::int4)], 9'500));
+}
+
 TEST_CASE("cost / prefill and pipelining follow their formulas") {
   const ComputeProfile compute{1000, 10, std::uint64_t{1} << 20, 0};  // a = 1
   CHECK(prefill_ns(compute, 0, 50) == 0);
