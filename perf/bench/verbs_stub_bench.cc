@@ -150,8 +150,8 @@ class StubLane {
   void tell(bool contiguous) {
     const std::uint32_t count = contiguous ? 1 : kBlocksOfChunk;
     for (std::uint32_t i = 0; i < count; ++i) {
-      encode(Segment{0x10000000ULL + std::uint64_t{2} * i * kBlock, 1,
-                     contiguous ? kBlock * kBlocksOfChunk : kBlock},
+      encode(Segment{0x10000000ULL + std::uint64_t{2} * i * kBlock,
+                     contiguous ? kBlock * kBlocksOfChunk : kBlock, {1, 1}},
              std::span<std::byte, kSegmentBytes>(body_.data() + kLeaseHeadBytes + i * kSegmentBytes,
                                                  kSegmentBytes));
     }

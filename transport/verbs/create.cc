@@ -52,7 +52,8 @@ Result<void> check(const VerbsOptions& options) {
 Result<std::unique_ptr<VerbsTransport>> VerbsTransport::create(const VerbsOptions& options) {
   if (auto good = check(options); !good.ok()) return std::move(good).error();
   VerbsOptions fitting = options;
-  auto devices = Devices::open(options.devices, options.max_lanes * completions_of_lane(options));
+  auto devices = Devices::open(options.devices, options.max_lanes * completions_of_lane(options),
+                               options.windows);
   if (!devices.ok()) return std::move(devices).error();
   const std::uint32_t fit = devices->completions_of_least() / completions_of_lane(options);
   if (fit == 0) {

@@ -23,7 +23,7 @@ Error failure(const std::string& what) {
                what + ": " + std::strerror(errno)};
 }
 
-Result<void> set_up(Device& device, std::uint32_t completions) {
+Result<void> set_up(Device& device, std::uint32_t completions, bool windows) {
   ibv_device_attr attributes{};
   if (::ibv_query_device(device.context, &attributes) != 0)
     return failure("cannot ask " + device.name);
@@ -32,6 +32,9 @@ Result<void> set_up(Device& device, std::uint32_t completions) {
   device.immediates = device.context->device->transport_type == IBV_TRANSPORT_IB;
   device.domain = ::ibv_alloc_pd(device.context);
   if (device.domain == nullptr) return failure("no protection domain of " + device.name);
+  // Of type 2B: bound to a queue pair. What type 2A asks of us more, nobody makes any more.
+  if (windows && (attributes.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0)
+    device.windows = std::make_unique<WindowPool>(device.domain);
   device.channel = ::ibv_create_comp_channel(device.context);
   if (device.channel == nullptr) return failure("no completion channel of " + device.name);
   for (const int fd : {device.channel->fd, device.context->async_fd}) {
@@ -98,6 +101,7 @@ PortView view_of(const Device& device, std::uint8_t number, const ibv_port_attr&
 
 Devices::~Devices() {
   for (Device& device : devices_) {
+    device.windows.reset();
     if (device.completions != nullptr) ::ibv_destroy_cq(device.completions);
     if (device.channel != nullptr) ::ibv_destroy_comp_channel(device.channel);
     if (device.domain != nullptr) ::ibv_dealloc_pd(device.domain);
@@ -105,7 +109,8 @@ Devices::~Devices() {
   if (list_ != nullptr) ::rdma_free_devices(list_);
 }
 
-Result<Devices> Devices::open(const std::vector<std::string>& names, std::uint32_t completions) {
+Result<Devices> Devices::open(const std::vector<std::string>& names, std::uint32_t completions,
+                              bool windows) {
   if (const std::string why = why_unavailable(); !why.empty())
     return Error{{Code::unsupported, Scope::engine}, why};
   Devices opened;
@@ -121,7 +126,7 @@ Result<Devices> Devices::open(const std::vector<std::string>& names, std::uint32
       continue;
     device.index = static_cast<std::uint32_t>(opened.devices_.size());
     opened.devices_.push_back(std::move(device));
-    if (auto ready = set_up(opened.devices_.back(), completions); !ready.ok())
+    if (auto ready = set_up(opened.devices_.back(), completions, windows); !ready.ok())
       return std::move(ready).error();
   }
   if (opened.devices_.empty()) {
@@ -202,7 +207,7 @@ std::string why_unavailable() {
 }
 
 std::string own_address(const std::vector<std::string>& names) {
-  auto devices = Devices::open(names, 1);
+  auto devices = Devices::open(names, 1, false);
   if (!devices.ok()) return {};
   const std::vector<PortView> ports = devices->ports();
   for (const bool v4 : {true, false}) {

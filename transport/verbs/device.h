@@ -12,6 +12,7 @@
 
 #include "kvrail/base/result.h"
 #include "transport/verbs/port_choice.h"
+#include "transport/verbs/windows.h"
 
 namespace kvrail::transport::verbs {
 
@@ -26,6 +27,7 @@ struct Device {
   ibv_cq* completions = nullptr;
   std::uint32_t max_sge = 1;
   std::uint64_t max_region_bytes = 0;
+  std::unique_ptr<WindowPool> windows;  // null: the device has none of type 2
   bool immediates = true;  // iWARP has none
   bool failed = false;     // the device said that it is dead
   int entries = 0;         // that its completion queue was asked for
@@ -47,8 +49,9 @@ class Devices {
 
   /// Opens the named devices (empty: all). completions: entries that each queue should have; fewer
   /// where the device allows no more, which `completions_of_least` tells.
+  /// windows: use memory windows where there are some.
   [[nodiscard]] static Result<Devices> open(const std::vector<std::string>& names,
-                                            std::uint32_t completions);
+                                            std::uint32_t completions, bool windows);
 
   [[nodiscard]] Device* find(const ibv_context* context) noexcept;
   [[nodiscard]] std::vector<Device>& all() noexcept { return devices_; }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::byte kMagic{0x4B};
 constexpr std::uint32_t kGreetingMagic = 0x5652564B;  // the bytes "KVRV"
-constexpr std::uint32_t kGreetingVersion = 1;
+constexpr std::uint32_t kGreetingVersion = 2;
 constexpr std::uint32_t kFirst = 1;
 constexpr std::uint32_t kLast = 2;
 
@@ -48,8 +48,9 @@ bool decode(std::span<const std::byte> message, Envelope& out) noexcept {
 
 void encode(const Segment& one, std::span<std::byte, kSegmentBytes> out) noexcept {
   store_le64(out.data(), one.address);
-  store_le32(out.data() + 8, one.key);
-  store_le32(out.data() + 12, one.bytes);
+  store_le32(out.data() + 8, one.bytes);
+  store_le32(out.data() + 12, one.keys[0]);
+  store_le32(out.data() + 16, one.keys[1]);
 }
 
 void encode(const LeaseHead& head, std::span<std::byte> body) noexcept {
@@ -88,7 +89,7 @@ bool decode(std::span<const std::byte> body, LeaseHead& out) noexcept {
 
 Segment segment(std::span<const std::byte> body, std::uint32_t i) noexcept {
   const std::byte* const at = body.data() + kLeaseHeadBytes + i * kSegmentBytes;
-  return {load_le64(at), load_le32(at + 8), load_le32(at + 12)};
+  return {load_le64(at), load_le32(at + 8), {load_le32(at + 12), load_le32(at + 16)}};
 }
 
 void encode(const Greeting& greeting, std::span<std::byte, kGreetingBytes> out) noexcept {

@@ -46,10 +46,10 @@ void encode(const Envelope& envelope, std::span<std::byte, kEnvelopeBytes> out) 
 /// One contiguous range of the receiver's memory that a lease lets its peer write.
 struct Segment {
   std::uint64_t address = 0;
-  std::uint32_t key = 0;
-  std::uint32_t bytes = 0;  // > 0
+  std::uint32_t bytes = 0;               // > 0
+  std::array<std::uint32_t, 2> keys{};   // for WRITEs on the control pair, and on the bulk pair
 };
-inline constexpr std::size_t kSegmentBytes = 16;
+inline constexpr std::size_t kSegmentBytes = 20;
 
 struct LeaseHead {
   LeaseId lease;

@@ -101,6 +101,7 @@ bool Core::poll_completions() noexcept {
           continue;
         }
         counters_.failed_completions += rule.blame == Blame::follows ? 0 : 1;
+        if (one.status == IBV_WC_MW_BIND_ERR && device.windows != nullptr) device.windows->refuse();
         counters_.device_failures += rule.blame == Blame::device ? 1 : 0;
         lane.end(Status{Code::lane_lost, rule.scope, static_cast<std::int32_t>(one.status)},
                  Code::lane_lost);

@@ -25,7 +25,10 @@ Lane::Lane(LaneContext& context, std::uint32_t index)
       incoming_{FixedRing<InChunk>(kMaxUnacked), FixedRing<InChunk>(kMaxUnacked)},
       in_digests_{DigestRing(kMaxDigestsAhead), DigestRing(kMaxDigestsAhead)},
       peer_leases_(context.segments, wire::kMaxLeaseSlots),
+      to_bind_(context.options.max_leases + kStatements),
       to_tell_(context.options.max_leases + kStatements),
+      to_revoke_(context.options.max_leases),
+      revoking_(context.options.max_leases),
       to_withdraw_(context.options.max_leases),
       to_release_(wire::kMaxLeaseSlots),
       to_deny_(kStatements) {}
@@ -64,9 +67,12 @@ void Lane::reset() noexcept {
     queues_[stream] = SendQueue{};
   }
   peer_leases_.clear();
+  to_bind_.clear();
   to_tell_.clear();
-  tell_piece_ = 0;
-  tell_within_ = 0;
+  tell_at_ = RangeCursor{};
+  to_revoke_.clear();
+  revoking_.clear();
+  late_releases_ = 0;
   to_withdraw_.clear();
   to_release_.clear();
   to_deny_.clear();
@@ -189,6 +195,7 @@ bool Lane::service(EventSink& sink) noexcept {
   }
   if (is_alive()) {
     for (const std::size_t stream : {kControl, kBulk}) finish_writes(stream);
+    finish_revokes();
     again = !emit_done(sink) || again;
     if (!fading_) flush();
   }
@@ -225,6 +232,13 @@ bool Lane::service_ended(EventSink& sink) noexcept {
   return false;
 }
 
+// Nothing but the end of the queue pairs gives the memory back.
+TimeNs Lane::enforce_withdraw() noexcept {
+  ++context_.counters.withdraws_enforced;
+  end(Status{Code::lane_lost, Scope::lane, ETIMEDOUT}, Code::lane_lost);
+  return context_.now_ns;
+}
+
 TimeNs Lane::on_time() noexcept {
   const TimeNs now = context_.now_ns;
   if (state_ == LaneState::unused || state_ == LaneState::ended) return kNever;
@@ -247,12 +261,13 @@ TimeNs Lane::on_time() noexcept {
   if (withdraws_owed_ != 0) {
     const TimeNs enforced =
         add_saturating(withdraw_since_ns_, context_.options.withdraw_timeout_ns);
-    if (now >= enforced) {
-      ++context_.counters.withdraws_enforced;
-      end(Status{Code::lane_lost, Scope::lane, ETIMEDOUT}, Code::lane_lost);
-      return now;
-    }
+    if (now >= enforced && !revoke_overdue()) return enforce_withdraw();
     next = std::min(next, enforced);
+  }
+  if (!to_revoke_.empty() || !revoking_.empty()) {
+    const TimeNs enforced = add_saturating(revoke_since_ns_, context_.options.withdraw_timeout_ns);
+    if (now >= enforced) return enforce_withdraw();
+    next = std::min(next, to_revoke_.empty() ? enforced : now);
   }
   for (const Query& query : queries_) {
     if (query.state == Query::State::later) next = std::min(next, query.again_ns);

@@ -5,6 +5,7 @@
 // lane_send.cc     frames, acknowledgements and statements about leases become SENDs
 // lane_write.cc    chunks become WRITEs
 // lane_leases.cc   what is told to the peer, and what it tells
+// lane_windows.cc  keys of leases: bound, revoked
 // lane_receive.cc  messages taken apart, chunks checked where they landed
 //
 // Thread: owner.
@@ -45,6 +46,9 @@ namespace kvrail::transport::verbs {
 inline constexpr std::size_t kControl = 0;
 inline constexpr std::size_t kBulk = 1;
 inline constexpr std::uint32_t kSendDepth = 128;  // of each queue pair
+// Of them set aside for binding and revoking windows, and so the most ranges of a lease in windows.
+inline constexpr std::uint32_t kBindSlots = kSendDepth / 8;
+static_assert(kBindSlots <= Doorbell::kMost);
 inline constexpr std::uint32_t kBulkReceives = 256;
 inline constexpr std::uint32_t kMostReceiveSlots = 1024;
 // Chunks that a peer may have under way, and the digests of them, in each class. Part of the
@@ -151,6 +155,29 @@ class Lane {
     enum class State : std::uint8_t { idle, asked, refused, later } state = State::idle;
     TimeNs again_ns = 0;  // later
   };
+  // Own leases on their way to the peer and back.
+  struct Telling {
+    std::uint32_t slot = 0;
+    std::array<std::uint64_t, 2> work{};  // its bindings, by queue pair; 0: none
+  };
+  struct Revoking {
+    LeaseId lease;
+    std::array<std::uint64_t, 2> work{};  // its invalidations
+  };
+  struct Bound {  // the windows of one lease, in the order of its ranges
+    std::array<std::uint32_t, 2> first{kNoWindow, kNoWindow};
+    std::array<std::uint32_t, 2> last{kNoWindow, kNoWindow};
+    bool revoking = false;
+  };
+  struct Range {  // contiguous, of one region
+    std::byte* address = nullptr;
+    std::uint32_t bytes = 0;  // 0: there is none
+    const Region* region = nullptr;
+  };
+  struct RangeCursor {
+    std::size_t piece = 0;
+    std::uint64_t within = 0;
+  };
 
   // lane.cc
   void reset() noexcept;
@@ -164,6 +191,7 @@ class Lane {
   }
   [[nodiscard]] bool has_bulk_pair() const noexcept { return queues_[kBulk].pair != nullptr; }
   void greet() noexcept;
+  [[nodiscard]] TimeNs enforce_withdraw() noexcept;
 
   // lane_connect.cc
   [[nodiscard]] Status make_pairs() noexcept;
@@ -206,6 +234,21 @@ class Lane {
   void on_statement(const InMessage& message, std::span<const std::byte> body) noexcept;
   void on_lease_told(const LeaseHead& head, std::span<const std::byte> body) noexcept;
   void on_query(LeaseId lease) noexcept;
+  void on_released(LeaseId lease) noexcept;
+  [[nodiscard]] std::uint32_t key_of(const Range& range, std::uint32_t& window) noexcept;
+
+  // lane_windows.cc
+  [[nodiscard]] Range next_range(std::span<const Piece> pieces, RangeCursor& at) noexcept;
+  [[nodiscard]] std::uint32_t ranges_for_windows(const Payload& sink) noexcept;
+  void bind(std::size_t stream, const Payload& sink, Bound& bound) noexcept;
+  [[nodiscard]] bool bind_next() noexcept;
+  void make_bound() noexcept;
+  [[nodiscard]] bool is_bound(std::uint32_t slot) const noexcept;
+  void begin_revoke(LeaseId lease) noexcept;
+  [[nodiscard]] bool revoke_next() noexcept;
+  void finish_revokes() noexcept;
+  [[nodiscard]] bool revoke_overdue() noexcept;
+  void drop_windows() noexcept;
 
   // lane_receive.cc
   [[nodiscard]] bool is_expected(WorkId id) noexcept;
@@ -279,9 +322,14 @@ class Lane {
 
   PeerLeases peer_leases_;
   std::array<Query, 2> queries_{};
-  FixedRing<std::uint32_t> to_tell_;
-  std::size_t tell_piece_ = 0;
-  std::uint64_t tell_within_ = 0;
+  FixedRing<std::uint32_t> to_bind_;
+  FixedRing<Telling> to_tell_;
+  RangeCursor tell_at_;                       // of the one in front
+  std::unique_ptr<Bound[]> bound_;            // by own lease slot; from first use
+  FixedRing<LeaseId> to_revoke_;
+  FixedRing<Revoking> revoking_;
+  TimeNs revoke_since_ns_ = 0;        // the first was to be revoked, or the last one was
+  std::uint32_t late_releases_ = 0;   // of leases that were revoked, still to come from the peer
   FixedRing<LeaseId> to_withdraw_;
   FixedRing<LeaseId> to_release_;
   FixedRing<LeaseId> to_deny_;

@@ -169,6 +169,7 @@ Status Lane::make_pair(std::size_t stream) noexcept {
     }
     if (queue.pair != nullptr) {
       queue.depth = kSendDepth;
+      queue.aside = device_->windows != nullptr ? kBindSlots : 0;
       queue.most_sge = device_->max_sge;
       queue.most_inline = most_inline;
       return {};
@@ -314,6 +315,7 @@ void Lane::forget_memory() noexcept {
 
 void Lane::destroy_pairs() noexcept {
   const AllowAllocScope allow;
+  drop_windows();
   if (connection_ != nullptr && connected_) static_cast<void>(::rdma_disconnect(connection_));
   if (connection_ != nullptr) {
     if (queues_[kBulk].pair != nullptr) ::ibv_destroy_qp(queues_[kBulk].pair);

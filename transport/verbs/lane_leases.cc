@@ -1,19 +1,19 @@
 // Leases: what of our memory the peer may write, and what it lets us write.
 #include <algorithm>
+#include <utility>
 
 #include "transport/verbs/lane.h"
 
 namespace kvrail::transport::verbs {
 namespace {
 
-constexpr std::uint64_t kMostSegmentBytes = 1ULL << 30;
 constexpr TimeNs kAskAgainNs = kMillisecondNs;
 
 }  // namespace
 
 void Lane::tell_lease(std::uint32_t slot) noexcept {
   // Told when the peer asks for it, where this is full.
-  if (state_ == LaneState::up && !fading_) static_cast<void>(to_tell_.try_push(slot));
+  if (state_ == LaneState::up && !fading_) static_cast<void>(to_bind_.try_push(slot));
 }
 
 void Lane::tell_withdrawn(LeaseId lease) noexcept {
@@ -21,15 +21,19 @@ void Lane::tell_withdrawn(LeaseId lease) noexcept {
   if (withdraws_owed_++ == 0) withdraw_since_ns_ = context_.now_ns;
 }
 
-// One message about the lease in front. False: nothing to tell, or no room.
+// One message about the lease in front. False: nothing to tell yet, or no room.
 bool Lane::tell_next() noexcept {
   if (to_tell_.empty()) return false;
-  const std::uint32_t index = to_tell_.front();
+  const Telling& telling = to_tell_.front();
+  if (queues_[kControl].completed < telling.work[kControl] ||
+      queues_[kBulk].completed < telling.work[kBulk]) {
+    return false;  // a key that is not bound yet opens nothing
+  }
+  const std::uint32_t index = telling.slot;
   OwnLeases::Slot& slot = context_.leases.at(index);
   const auto next = [&] {
     to_tell_.pop();
-    tell_piece_ = 0;
-    tell_within_ = 0;
+    tell_at_ = RangeCursor{};
     return true;
   };
   if (slot.state != OwnLeases::Slot::State::exposed || slot.peer != peer_ || !slot.reachable)
@@ -41,50 +45,48 @@ bool Lane::tell_next() noexcept {
   head.lease = {index, slot.generation};
   head.total_bytes = slot.sink.total_bytes;
   head.pieces = static_cast<std::uint32_t>(pieces.size());
-  head.first = tell_piece_ == 0 && tell_within_ == 0;
-  std::size_t piece = tell_piece_;
-  std::uint64_t within = tell_within_;
-  Segment open;
-  const auto close = [&] {
-    if (open.bytes != 0)
-      encode(open, std::span<std::byte, kSegmentBytes>(out + head.count++ * kSegmentBytes,
-                                                       kSegmentBytes));
-    open = Segment{};
-  };
-  while (piece < pieces.size()) {
-    std::byte* const address = pieces[piece].address + within;
-    const Region* const region = context_.memory.find(address);
-    KVRAIL_ASSERT_MSG(region != nullptr, "the memory of an exposed lease was unregistered");
-    const std::uint64_t bytes =
-        std::min({pieces[piece].bytes - within, static_cast<std::uint64_t>(region->end - address),
-                  kMostSegmentBytes});
-    const auto at = reinterpret_cast<std::uint64_t>(address);
-    const std::uint32_t key = region->keys[device_->index]->rkey;
-    if (open.bytes != 0 && open.address + open.bytes == at && open.key == key &&
-        open.bytes + bytes <= kMostSegmentBytes) {
-      open.bytes += static_cast<std::uint32_t>(bytes);
-    } else {
-      close();
-      if (head.count == kMaxSegmentsPerMessage) break;
-      open = Segment{at, key, static_cast<std::uint32_t>(bytes)};
-    }
-    within += bytes;
-    if (within == pieces[piece].bytes) {
-      ++piece;
-      within = 0;
-    }
+  head.first = tell_at_.piece == 0 && tell_at_.within == 0;
+  RangeCursor at = tell_at_;
+  std::array<std::uint32_t, 2> window{kNoWindow, kNoWindow};
+  if (is_bound(index)) window = bound_[index].first;  // few ranges: told in one message
+  while (head.count < kMaxSegmentsPerMessage) {
+    const Range range = next_range(pieces, at);
+    if (range.bytes == 0) break;
+    const Segment segment{reinterpret_cast<std::uint64_t>(range.address), range.bytes,
+                          {key_of(range, window[kControl]),
+                           has_bulk_pair() ? key_of(range, window[kBulk]) : 0u}};
+    encode(segment, std::span<std::byte, kSegmentBytes>(out + head.count++ * kSegmentBytes,
+                                                        kSegmentBytes));
   }
-  close();
-  head.last = piece == pieces.size();
+  head.last = at.piece == pieces.size();
   const std::span<std::byte> room =
       ring_.append(MessageKind::lease, kLeaseHeadBytes + head.count * kSegmentBytes, 0);
   if (room.empty()) return false;
   std::copy_n(out, head.count * kSegmentBytes, room.begin() + kLeaseHeadBytes);
   encode(head, room);
   slot.told |= bit();
-  tell_piece_ = piece;
-  tell_within_ = within;
+  tell_at_ = at;
   return head.last ? next() : true;
+}
+
+// The key for a range of a lease: of its window, and goes on to the next one, or of its region.
+std::uint32_t Lane::key_of(const Range& range, std::uint32_t& window) noexcept {
+  if (window == kNoWindow) return range.region->keys[device_->index]->rkey;
+  return device_->windows->at(std::exchange(window, device_->windows->at(window).next)).key;
+}
+
+// No WRITE of the peer's is under way; with windows it could still begin one, against the protocol.
+void Lane::on_released(LeaseId lease) noexcept {
+  if (!context_.leases.owes(lease, bit()) ||
+      (is_bound(lease.slot) && bound_[lease.slot].revoking)) {
+    if (late_releases_ == 0) return refuse(wire::FrameError::bad_lease);
+    --late_releases_;
+    return;
+  }
+  --withdraws_owed_;
+  withdraw_since_ns_ = context_.now_ns;
+  if (is_bound(lease.slot)) return begin_revoke(lease);
+  static_cast<void>(context_.leases.confirm(lease, bit()));
 }
 
 void Lane::on_statement(const InMessage& message, std::span<const std::byte> body) noexcept {
@@ -102,10 +104,7 @@ void Lane::on_statement(const InMessage& message, std::span<const std::byte> bod
       }
       return;
     case MessageKind::released:
-      if (!context_.leases.confirm(head.lease, bit())) return refuse(wire::FrameError::bad_lease);
-      --withdraws_owed_;
-      withdraw_since_ns_ = context_.now_ns;
-      return;
+      return on_released(head.lease);
     case MessageKind::query:
       return on_query(head.lease);
     case MessageKind::no_lease:
@@ -148,7 +147,7 @@ void Lane::on_query(LeaseId lease) noexcept {
   const OwnLeases::Slot* const slot = context_.leases.find(lease, peer_);
   const bool known = slot != nullptr && slot->reachable;
   // A peer has at most two questions open.
-  if (known ? !to_tell_.try_push(lease.slot) : !to_deny_.try_push(lease))
+  if (known ? !to_bind_.try_push(lease.slot) : !to_deny_.try_push(lease))
     refuse(wire::FrameError::unexpected);
 }
 

@@ -90,10 +90,14 @@ void Lane::write_statements() noexcept {
   while (!to_deny_.empty() && append_statement(MessageKind::no_lease, to_deny_.front()))
     to_deny_.pop();
   // Leases before withdrawals, so that none is told of after it was withdrawn.
+  while (bind_next()) {
+  }
   while (tell_next()) {
   }
   while (!to_withdraw_.empty() && append_statement(MessageKind::withdrawn, to_withdraw_.front()))
     to_withdraw_.pop();
+  while (revoke_next()) {
+  }
 }
 
 void Lane::flush() noexcept {

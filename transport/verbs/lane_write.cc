@@ -135,7 +135,8 @@ bool Lane::write_more(OutChunk& chunk, std::size_t stream) noexcept {
 // to bounce it through.
 bool Lane::write_one(OutChunk& chunk, Doorbell& doorbell, bool with_immediate) noexcept {
   const PeerLeases::Place place =
-      peer_leases_.locate(chunk.post.lease, chunk.post.offset + chunk.written);
+      peer_leases_.locate(chunk.post.lease, chunk.post.offset + chunk.written,
+                          with_immediate ? kBulk : kControl);
   std::array<ibv_sge, kMaxSge> parts;
   std::uint32_t count = 0;
   std::uint32_t bytes =

@@ -34,8 +34,9 @@ int MemoryMap::register_region(Region& region) noexcept {
   region.writable = true;
   for (const Device& device : devices_.all()) {
     ibv_mr*& key = region.keys[device.index];
-    key = ::ibv_reg_mr(device.domain, region.begin, bytes,
-                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                            (device.windows != nullptr ? unsigned{IBV_ACCESS_MW_BIND} : 0u);
+    key = ::ibv_reg_mr(device.domain, region.begin, bytes, access);
     if (key == nullptr && errno == EFAULT) {
       // Mapped for reading only: good enough to send from.
       key = ::ibv_reg_mr(device.domain, region.begin, bytes, 0);

@@ -55,14 +55,19 @@ class OwnLeases {
                       slot.peer == peer;
     return fits ? &slot : nullptr;
   }
+  /// Whether that slot's lease is withdrawn and this lane has not confirmed it.
+  [[nodiscard]] bool is_withdrawing(std::uint32_t slot, std::uint64_t lane_bit) const noexcept {
+    return slots_[slot].state == Slot::State::withdrawing && (slots_[slot].told & lane_bit) != 0;
+  }
+  /// Likewise, of the lease of that name.
+  [[nodiscard]] bool owes(LeaseId lease, std::uint64_t lane_bit) const noexcept {
+    return lease.slot < capacity_ && slots_[lease.slot].generation == lease.generation &&
+           is_withdrawing(lease.slot, lane_bit);
+  }
   /// False: this lane owes no confirmation of that lease.
   [[nodiscard]] bool confirm(LeaseId lease, std::uint64_t lane_bit) noexcept {
-    if (lease.slot >= capacity_) return false;
+    if (!owes(lease, lane_bit)) return false;
     Slot& slot = slots_[lease.slot];
-    if (slot.state != Slot::State::withdrawing || slot.generation != lease.generation ||
-        (slot.told & lane_bit) == 0) {
-      return false;
-    }
     slot.told &= ~lane_bit;
     give_back_if_quiet(lease.slot);
     return true;

@@ -121,7 +121,8 @@ bool PeerLeases::finish(LeaseId lease) noexcept {
   return true;
 }
 
-PeerLeases::Place PeerLeases::locate(LeaseId lease, std::uint64_t offset) noexcept {
+PeerLeases::Place PeerLeases::locate(LeaseId lease, std::uint64_t offset,
+                                     std::size_t pair) noexcept {
   Slot& slot = slots_[lease.slot];
   KVRAIL_ASSERT(offset < slot.total);
   std::uint32_t page = slot.near_page;
@@ -134,7 +135,7 @@ PeerLeases::Place PeerLeases::locate(LeaseId lease, std::uint64_t offset) noexce
       std::upper_bound(found.starts.begin(), found.starts.begin() + found.used, offset);
   const auto i = static_cast<std::size_t>(after - found.starts.begin() - 1);
   const std::uint64_t within = offset - found.starts[i];
-  return {found.segments[i].address + within, found.segments[i].key,
+  return {found.segments[i].address + within, found.segments[i].keys[pair],
           found.segments[i].bytes - within};
 }
 

@@ -70,8 +70,8 @@ class PeerLeases {
     std::uint32_t key = 0;
     std::uint64_t bytes = 0;  // contiguous from there
   };
-  /// Where stream offset `offset` (< total) of a told lease lies.
-  [[nodiscard]] Place locate(LeaseId lease, std::uint64_t offset) noexcept;
+  /// Where stream offset `offset` (< total) of a told lease lies, for a WRITE on that queue pair.
+  [[nodiscard]] Place locate(LeaseId lease, std::uint64_t offset, std::size_t pair) noexcept;
   /// The lane is gone.
   void clear() noexcept;
 

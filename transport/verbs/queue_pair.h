@@ -44,6 +44,7 @@ struct WorkId {
 struct SendQueue {
   ibv_qp* pair = nullptr;
   std::uint32_t depth = 0;
+  std::uint32_t aside = 0;  // of them, for bindings and invalidations of windows alone
   std::uint32_t most_sge = 1;
   std::uint32_t most_inline = 0;
   std::uint64_t posted = 0;
@@ -74,7 +75,13 @@ class Doorbell {
   /// failure of posting, which failure() tells.
   [[nodiscard]] bool has_room() noexcept {
     if (count_ == kMost && !ring()) return false;
-    return failure_ == 0 && queue_->posted + count_ - queue_->completed < queue_->depth;
+    return failure_ == 0 &&
+           queue_->posted + count_ - queue_->completed < queue_->depth - queue_->aside;
+  }
+  /// Likewise for `count` requests that may use the slots set aside.
+  [[nodiscard]] bool has_room_aside(std::uint32_t count) noexcept {
+    if (count_ + count > kMost && !ring()) return false;
+    return failure_ == 0 && queue_->posted + count_ + count - queue_->completed <= queue_->depth;
   }
   /// The next request with its gather list, both empty; has_room() was asked. It has number last().
   [[nodiscard]] ibv_send_wr& add() noexcept {

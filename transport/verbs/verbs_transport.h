@@ -6,10 +6,12 @@
 //
 // Addresses are numeric: "10.0.0.1:7471", "[fd00::1]:7471", the address of an RDMA device's port.
 //
-// What a peer may write: it is told address and key of each piece of a lease when the lease is
-// exposed, and told again when the lease is withdrawn. The memory is given back when the peer has
-// confirmed that its last WRITE is done, or when the lane's queue pairs have been destroyed,
-// whichever is first; so a late write never lands in memory with another owner.
+// What a peer may write: it is told address and keys of each piece of a lease when the lease is
+// exposed, and told when the lease is withdrawn. With memory windows of type 2 the keys are the
+// lease's own, and the memory is given back when they are revoked: once the peer has confirmed that
+// its last WRITE is done, or has not in time. Without, the keys are those of the registered memory,
+// which is given back when the peer has confirmed or the lane's queue pairs have been destroyed. So a
+// late write never lands in memory with another owner.
 //
 // Thread: create() and the destructor anywhere, everything else on the one thread that polls.
 #pragma once
@@ -41,6 +43,7 @@ struct VerbsOptions {
   std::vector<std::string> devices;  // names that may be used, as "mlx5_0"; empty: all
   bool integrity = true;             // digests travel with chunks, and the receiver checks them
   WriteMode mode = WriteMode::automatic;
+  bool windows = true;  // leases have keys of their own, where the device has memory windows
 
   std::uint32_t max_lanes = 16;  // at most 64; fewer where a completion queue is smaller
   std::uint32_t max_leases = 1024;
@@ -66,6 +69,8 @@ struct VerbsCounters {
   std::uint64_t handshakes_timed_out = 0;
   std::uint64_t silent_lanes = 0;        // lost because nothing came for silent_after
   std::uint64_t withdraws_enforced = 0;  // lanes ended because a lease was not confirmed free
+  std::uint64_t withdraws_revoked = 0;   // leases whose keys were revoked because of that instead
+  std::uint64_t leases_in_windows = 0;   // told with keys of their own, by lane
   std::uint64_t bounced_chunks = 0;      // sources that were never registered, copied first
   std::uint64_t leases_registered = 0;   // sinks that were never registered, registered for once
   std::uint64_t stale_completions = 0;   // of a queue pair that is gone, or told of twice

@@ -19,7 +19,7 @@ std::vector<std::byte> message(MessageKind kind, std::size_t body) {
 std::vector<std::byte> lease_body(std::uint32_t segments) {
   std::vector<std::byte> body(kLeaseHeadBytes + segments * kSegmentBytes);
   for (std::uint32_t i = 0; i < segments; ++i) {
-    encode(Segment{0x1000 + i, 5 + i, 100 + i},
+    encode(Segment{0x1000 + i, 100 + i, {5 + i, 50 + i}},
            std::span<std::byte, kSegmentBytes>(body.data() + kLeaseHeadBytes + i * kSegmentBytes,
                                                kSegmentBytes));
   }
@@ -77,7 +77,7 @@ TEST_CASE("a lease's segments come back, and one flipped bit anywhere is found")
   CHECK_FALSE(head.last);
   REQUIRE(head.count == 3);
   CHECK(segment(body, 2).address == 0x1002);
-  CHECK(segment(body, 2).key == 7);
+  CHECK(segment(body, 2).keys == std::array<std::uint32_t, 2>{7, 52});
   CHECK(segment(body, 2).bytes == 102);
   for (std::size_t bit = 0; bit < body.size() * 8; ++bit) {
     auto broken = body;

@@ -17,7 +17,7 @@ Arrival tell(PeerLeases& leases, LeaseId lease, const std::vector<std::uint32_t>
              std::uint64_t total, bool first = true, bool last = true, std::uint32_t from = 0) {
   std::vector<std::byte> body(kLeaseHeadBytes + sizes.size() * kSegmentBytes);
   for (std::uint32_t i = 0; i < sizes.size(); ++i) {
-    encode(Segment{(from + i + 1) * 1'000'000ULL, from + i, sizes[i]},
+    encode(Segment{(from + i + 1) * 1'000'000ULL, sizes[i], {from + i, 1000 + from + i}},
            std::span<std::byte, kSegmentBytes>(body.data() + kLeaseHeadBytes + i * kSegmentBytes,
                                                kSegmentBytes));
   }
@@ -55,8 +55,9 @@ TEST_CASE("every byte of a lease is found in its segment") {
       std::uint64_t start = 0;
       std::uint32_t i = 0;
       while (start + sizes[i] <= offset) start += sizes[i++];
-      const PeerLeases::Place place = leases.locate(kLease, offset);
+      const PeerLeases::Place place = leases.locate(kLease, offset, 0);
       REQUIRE(place.key == i);
+      REQUIRE(leases.locate(kLease, offset, 1).key == 1000 + i);
       REQUIRE(place.address == (i + 1) * 1'000'000ULL + offset - start);
       REQUIRE(place.bytes == sizes[i] - (offset - start));
     }
@@ -72,7 +73,7 @@ TEST_CASE("a description in parts is known when its last part is here") {
   CHECK(leases.state_of(kLease) == State::arriving);
   CHECK(tell(leases, kLease, {30}, 60, false, true, 2) == Arrival::taken);
   CHECK(leases.state_of(kLease) == State::told);
-  CHECK(leases.locate(kLease, 59).address == 3'000'029);
+  CHECK(leases.locate(kLease, 59, 1).address == 3'000'029);
   CHECK(leases.state_of({kLease.slot, 3}) == State::unknown);
   CHECK(leases.state_of({99, 2}) == State::unknown);
   // Told again, as after a question that crossed it.

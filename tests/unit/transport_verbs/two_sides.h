@@ -35,23 +35,18 @@ inline std::string device_address() {
 class TwoSides {
  public:
   using Tune = std::function<void(int, verbs::VerbsOptions&)>;
-  explicit TwoSides(const Tune& tune = {}) {
-    for (const int which : {0, 1}) {
-      verbs::VerbsOptions options;
-      options.node = static_cast<NodeId>(11 * (which + 1));
-      options.incarnation = 1000 + static_cast<Incarnation>(which);
-      options.listen_address = device_address() + ":0";
-      options.silent_after_ns = 15 * kSecondNs;
-      if (tune) tune(which, options);
-      auto made = verbs::VerbsTransport::create(options);
-      REQUIRE_MESSAGE(made.ok(), (made.ok() ? "" : made.error().message));
-      sides_[index(which)] = std::move(made).value();
-    }
+  explicit TwoSides(Tune tune = {}) : tune_(std::move(tune)) {
+    for (const int which : {0, 1}) start(which);
   }
 
   [[nodiscard]] verbs::VerbsTransport& at(int side) { return *sides_[index(side)]; }
   [[nodiscard]] TimeNs now_ns() const { return clock_.now_ns(); }
   void kill(int side) { sides_[index(side)].reset(); }
+  // A new life: it knows nothing of the one before.
+  void restart(int side) {
+    ++restarts_;
+    start(side);
+  }
 
   std::size_t poll(int side) {
     if (sides_[index(side)] == nullptr) return 0;
@@ -104,6 +99,20 @@ class TwoSides {
 
  private:
   static std::size_t index(int which) { return static_cast<std::size_t>(which); }
+  void start(int which) {
+    verbs::VerbsOptions options;
+    options.node = static_cast<NodeId>(11 * (which + 1));
+    options.incarnation = 1000 + static_cast<Incarnation>(which) + 10 * restarts_;
+    options.listen_address = device_address() + ":0";
+    options.silent_after_ns = 15 * kSecondNs;
+    if (tune_) tune_(which, options);
+    auto made = verbs::VerbsTransport::create(options);
+    REQUIRE_MESSAGE(made.ok(), (made.ok() ? "" : made.error().message));
+    sides_[index(which)] = std::move(made).value();
+  }
+
+  Tune tune_;
+  Incarnation restarts_ = 0;
   SteadyClock clock_;
   std::array<std::unique_ptr<verbs::VerbsTransport>, 2> sides_;
 };
