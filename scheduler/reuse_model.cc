@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kvrail/base/assert.h"
 #include "scheduler/exp_table.h"
 
 namespace kvrail::scheduler {
@@ -43,7 +44,9 @@ std::uint32_t ReuseModel::group_of(std::uint32_t use_class) noexcept {
   return (kind == 0 ? 0U : kind < 4 ? 1U : 2U) * kUseCounts + use_class % kUseCounts;
 }
 
-ReuseModel::ReuseModel() : ring_(std::make_unique<Sample[]>(kSamples)), last_use_(kSamples) {
+ReuseModel::ReuseModel(std::uint32_t samples)
+    : samples_(samples), ring_(std::make_unique<Sample[]>(samples)), last_use_(samples) {
+  KVRAIL_ASSERT(samples > 0 && (samples & (samples - 1)) == 0);
   for (std::uint32_t c = 0; c < kUseClasses; ++c) refresh(c);
 }
 
@@ -74,11 +77,11 @@ void ReuseModel::pass_ages(TimeNs now_ns) noexcept {
 }
 
 void ReuseModel::record(std::uint64_t hash, std::uint32_t use_class, TimeNs now_ns) noexcept {
-  if (next_ >= kSamples) {
+  if (next_ >= samples_) {
     // What is overwritten has not come to the last age: from now on half of the hashes must do. Once a turn of the
     // ring, for what is in it was sampled before.
-    const std::uint64_t lost = next_ - kSamples;
-    if (cursor_[kAges - 1] <= lost && shift_ < kMostShift && next_ >= raised_at_ + kSamples) {
+    const std::uint64_t lost = next_ - samples_;
+    if (cursor_[kAges - 1] <= lost && shift_ < kMostShift && next_ >= raised_at_ + samples_) {
       ++shift_;
       raised_at_ = next_;
     }
@@ -94,7 +97,7 @@ std::uint32_t ReuseModel::observe(std::uint64_t hash, std::uint32_t use_class, T
   pass_ages(now_ns);
   if (sampled(mix_key(hash))) {
     const std::uint64_t* const known = last_use_.find(hash);
-    if (known != nullptr && *known + kSamples > next_) {
+    if (known != nullptr && *known + samples_ > next_) {
       Sample& last = sample(*known - 1);
       if (last.hash == hash && !last.again) {
         last.again = true;

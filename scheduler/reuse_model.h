@@ -41,14 +41,15 @@ class ReuseModel {
   static constexpr std::array<std::uint32_t, 18> kAgeSeconds{0,   4,   8,   16,  24,  32,  48,   64,   96,
                                                              128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
   static constexpr std::uint32_t kAges = kAgeSeconds.size() - 1;
-  static constexpr std::uint32_t kSamples = 1U << 16;
+  static constexpr std::uint32_t kSamples = 1U << 16;  // by default
   static constexpr std::uint64_t kPriorWeight = 128;  // sampled uses that the coarser class counts for
   [[nodiscard]] static constexpr TimeNs age_begin(std::uint32_t age) noexcept {
     return TimeNs{kAgeSeconds[age]} * 1'000'000'000;
   }
   [[nodiscard]] static std::uint32_t age_of(TimeNs elapsed_ns) noexcept;
 
-  ReuseModel();
+  // `samples`: of how many uses at a time what becomes of them is seen; a power of two.
+  explicit ReuseModel(std::uint32_t samples = kSamples);
 
   // The entry of this hash is used now. The class that was refreshed with it, kUseClasses for none.
   std::uint32_t observe(std::uint64_t hash, std::uint32_t use_class, TimeNs now_ns) noexcept;
@@ -81,12 +82,13 @@ class ReuseModel {
 
   [[nodiscard]] static std::uint32_t group_of(std::uint32_t use_class) noexcept;
   [[nodiscard]] bool sampled(std::uint64_t mixed) const noexcept { return (mixed >> 40 & ((1U << shift_) - 1)) == 0; }
-  [[nodiscard]] Sample& sample(std::uint64_t number) noexcept { return ring_[number & (kSamples - 1)]; }
+  [[nodiscard]] Sample& sample(std::uint64_t number) noexcept { return ring_[number & (samples_ - 1)]; }
   void pass_ages(TimeNs now_ns) noexcept;
   void count(bool hit, std::uint32_t use_class, std::uint32_t age) noexcept;
   void halve(std::uint32_t use_class) noexcept;
   void record(std::uint64_t hash, std::uint32_t use_class, TimeNs now_ns) noexcept;
 
+  std::uint32_t samples_;
   std::array<Tally, kUseClasses> tally_{};
   std::array<Tally, kGroups> group_{};  // sums of their classes
   Tally all_;

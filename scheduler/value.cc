@@ -30,19 +30,24 @@ constexpr std::int64_t cost_log_q32(std::uint32_t octave) noexcept {
 
 ValueIndex::ValueIndex(const Config& config)
     : sketch_(config.known_keys),
+      model_(config.samples),
       capacity_(config.entries),
+      rank_count_(config.ranks),
       entries_(std::make_unique<Entry[]>(config.entries)),
-      cells_(std::make_unique<Cell[]>(kCells)),
-      families_(std::make_unique<Family[]>(kFamilies)),
-      hints_(std::make_unique<Hint[]>(config.hints)) {
-  bucket_.fill(kNone);
+      cells_(std::make_unique<Cell[]>(std::size_t{config.ranks} * kCells)),
+      families_(std::make_unique<Family[]>(std::size_t{config.ranks} * kFamilies)),
+      hints_(std::make_unique<Hint[]>(config.hints)),
+      ranks_(std::make_unique<Rank[]>(config.ranks)) {
   for (std::uint32_t i = config.hints; i-- > 0;) {
     hints_[i].next_free = free_hint_;
     free_hint_ = i;
   }
+  for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+    ranks_[rank].bucket.fill(kNone);
+    for (std::uint32_t i = 0; i < kHintCells; ++i)
+      cells_[rank * kCells + kLearnedCells + i].value = (kLowestOctave + i) * kOneQ32 + kOneQ32 / 2;
+  }
   for (std::uint32_t c = 0; c < kUseClasses; ++c) refresh_values(c);
-  for (std::uint32_t i = 0; i < kHintCells; ++i)
-    cells_[kLearnedCells + i].value = (kLowestOctave + i) * kOneQ32 + kOneQ32 / 2;
 }
 
 // --- cells and buckets
@@ -59,32 +64,36 @@ std::uint32_t ValueIndex::bucket_of(LogValue value) noexcept {
 
 void ValueIndex::list_cell(std::uint32_t cell) noexcept {
   Cell& own = cells_[cell];
+  Rank& rank = ranks_[cell / kCells];
   KVRAIL_ASSERT(own.bucket == kNone);
   own.bucket = bucket_of(own.value);
   own.previous = kNone;
-  own.next = bucket_[own.bucket];
+  own.next = rank.bucket[own.bucket];
   if (own.next != kNone) cells_[own.next].previous = cell;
-  bucket_[own.bucket] = cell;
-  filled_[own.bucket / 64] |= std::uint64_t{1} << (own.bucket % 64);
+  rank.bucket[own.bucket] = cell;
+  rank.filled[own.bucket / 64] |= std::uint64_t{1} << (own.bucket % 64);
 }
 
 void ValueIndex::unlist_cell(std::uint32_t cell) noexcept {
   Cell& own = cells_[cell];
+  Rank& rank = ranks_[cell / kCells];
   KVRAIL_ASSERT(own.bucket != kNone);
   if (own.previous != kNone) {
     cells_[own.previous].next = own.next;
   } else {
-    bucket_[own.bucket] = own.next;
-    if (own.next == kNone) filled_[own.bucket / 64] &= ~(std::uint64_t{1} << (own.bucket % 64));
+    rank.bucket[own.bucket] = own.next;
+    if (own.next == kNone) rank.filled[own.bucket / 64] &= ~(std::uint64_t{1} << (own.bucket % 64));
   }
   if (own.next != kNone) cells_[own.next].previous = own.previous;
   own.bucket = kNone;
 }
 
 void ValueIndex::refresh_values(std::uint32_t use_class) noexcept {
-  for (std::uint32_t cost = 0; cost < kCosts; ++cost) {
+  for (std::uint32_t family = 0; family < rank_count_ * kFamilies; ++family) {
+    const std::uint32_t cost = family % kCosts;
+    if (family % kFamilies / kCosts != use_class) continue;
     for (std::uint32_t age = 0; age < ReuseModel::kAges; ++age) {
-      const std::uint32_t index = cell_of(use_class, cost, age);
+      const std::uint32_t index = cell_of(family, age);
       Cell& cell = cells_[index];
       cell.value = learned_value(use_class, cost, age);
       if (cell.bucket == kNone || cell.bucket == bucket_of(cell.value)) continue;
@@ -146,9 +155,10 @@ void ValueIndex::arm_family(std::uint32_t family, TimeNs due_ns) noexcept {
 
 void ValueIndex::grow_older(std::uint32_t family, TimeNs now_ns) noexcept {
   TimeNs due_ns = std::numeric_limits<TimeNs>::max();
+  std::uint32_t moves = 0;
   // The old ages first, so that what comes behind is younger than all that is there.
   for (std::uint32_t age = ReuseModel::kAges - 1; age-- > 0;) {
-    const Cell& cell = cells_[family * ReuseModel::kAges + age];
+    const Cell& cell = cells_[cell_of(family, age)];
     while (cell.oldest != kNone) {
       const Handle handle = cell.oldest;
       const TimeNs used_ns = entries_[handle].used_ns;
@@ -156,8 +166,9 @@ void ValueIndex::grow_older(std::uint32_t family, TimeNs now_ns) noexcept {
       if (now_age + 1 < ReuseModel::kAges)
         due_ns = std::min(due_ns, used_ns + ReuseModel::age_begin(now_age + 1));
       if (now_age == age) break;
+      if (++moves > kMovesAtOnce) return arm_family(family, now_ns);  // the rest in the next tick
       unlink(handle);
-      link_newest(family * ReuseModel::kAges + now_age, handle);
+      link_newest(cell_of(family, now_age), handle);
     }
   }
   if (due_ns != std::numeric_limits<TimeNs>::max()) arm_family(family, due_ns);
@@ -183,8 +194,9 @@ void ValueIndex::place_used(Handle handle, TimeNs now_ns) noexcept {
   Entry& entry = entries_[handle];
   entry.used_ns = now_ns;
   if (entry.pins > 0) return;
-  link_newest(cell_of(entry.use_class, entry.cost, 0), handle);
-  arm_family(entry.use_class * kCosts + entry.cost, now_ns + ReuseModel::age_begin(1));
+  const std::uint32_t family = family_of(entry);
+  link_newest(cell_of(family, 0), handle);
+  arm_family(family, now_ns + ReuseModel::age_begin(1));
 }
 
 void ValueIndex::place_again(Handle handle, TimeNs now_ns) noexcept {
@@ -192,20 +204,20 @@ void ValueIndex::place_again(Handle handle, TimeNs now_ns) noexcept {
   if (entry.pins > 0) return;
   if (entry.hint != kNone) return place_by_hint(handle, now_ns);
   const std::uint32_t age = ReuseModel::age_of(now_ns - entry.used_ns);
-  const std::uint32_t cell = cell_of(entry.use_class, entry.cost, age);
+  const std::uint32_t family = family_of(entry), cell = cell_of(family, age);
   // To keep the cell's order it counts as old as the oldest there; less than the width of an age is lost by that.
   if (const Handle oldest = cells_[cell].oldest; oldest != kNone)
     entry.used_ns = std::min(entry.used_ns, entries_[oldest].used_ns);
   link_oldest(cell, handle);
   if (age + 1 < ReuseModel::kAges)
-    arm_family(entry.use_class * kCosts + entry.cost, entry.used_ns + ReuseModel::age_begin(age + 1));
+    arm_family(family, entry.used_ns + ReuseModel::age_begin(age + 1));
 }
 
 void ValueIndex::insert(Handle handle, std::uint64_t hash, const EntryCost& cost, const Use& use,
-                        TimeNs now_ns) noexcept {
-  KVRAIL_ASSERT(handle < capacity_ && !entries_[handle].present);
+                        TimeNs now_ns, std::uint32_t rank) noexcept {
+  KVRAIL_ASSERT(handle < capacity_ && !entries_[handle].present && rank < rank_count_);
   advance(now_ns);
-  entries_[handle] = Entry{.hash = hash, .cost = cost_octave(cost, kCosts), .present = true};
+  entries_[handle] = Entry{.hash = hash, .cost = cost_octave(cost, kCosts), .rank = static_cast<std::uint8_t>(rank), .present = true};
   entries_[handle].use_class = static_cast<std::uint8_t>(learn(hash, use, now_ns));
   place_used(handle, now_ns);
   ++size_;
@@ -242,6 +254,16 @@ void ValueIndex::set_cost(Handle handle, const EntryCost& cost, TimeNs now_ns) n
   if (octave == entry.cost) return;
   unlink(handle);
   entry.cost = octave;
+  place_again(handle, now_ns);
+}
+
+void ValueIndex::set_rank(Handle handle, std::uint32_t rank, TimeNs now_ns) noexcept {
+  Entry& entry = entries_[handle];
+  KVRAIL_ASSERT(handle < capacity_ && entry.present && rank < rank_count_);
+  advance(now_ns);
+  if (rank == entry.rank) return;
+  unlink(handle);
+  entry.rank = static_cast<std::uint8_t>(rank);
   place_again(handle, now_ns);
 }
 
@@ -305,7 +327,8 @@ void ValueIndex::place_by_hint(Handle handle, TimeNs now_ns) noexcept {
   if (entry.pins > 0) return;
   const LogValue value = hinted_log(entry.cost, own.probability_ppm, residency_ns(left_ns, own.spread_ns));
   const std::int64_t octave = (value - kLowestOctave * kOneQ32) >> 32;
-  link_newest(kLearnedCells + static_cast<std::uint32_t>(std::clamp<std::int64_t>(octave, 0, kHintCells - 1)), handle);
+  const auto at = static_cast<std::uint32_t>(std::clamp<std::int64_t>(octave, 0, kHintCells - 1));
+  link_newest(entry.rank * kCells + kLearnedCells + at, handle);
 }
 
 void ValueIndex::hint_due(Hint& hint, TimeNs now_ns) noexcept {
@@ -340,10 +363,17 @@ void ValueIndex::end_hint(Handle handle, TimeNs now_ns) noexcept {
 
 std::optional<ValueIndex::Handle> ValueIndex::victim(TimeNs now_ns) noexcept {
   advance(now_ns);
-  for (std::uint32_t word = 0; word < filled_.size(); ++word) {
-    if (filled_[word] == 0) continue;
+  for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+    if (const auto found = victim_of(ranks_[rank])) return found;
+  }
+  return std::nullopt;
+}
+
+std::optional<ValueIndex::Handle> ValueIndex::victim_of(const Rank& rank) const noexcept {
+  for (std::uint32_t word = 0; word < rank.filled.size(); ++word) {
+    if (rank.filled[word] == 0) continue;
     // Cells of one bucket are as good as equal: the oldest entry of the first few.
-    std::uint32_t cell = bucket_[word * 64 + find_first_set(filled_[word])];
+    std::uint32_t cell = rank.bucket[word * 64 + find_first_set(rank.filled[word])];
     Handle oldest = cells_[cell].oldest;
     for (std::uint32_t i = 1; i < kComparedCells && cells_[cell].next != kNone; ++i) {
       cell = cells_[cell].next;
@@ -352,6 +382,32 @@ std::optional<ValueIndex::Handle> ValueIndex::victim(TimeNs now_ns) noexcept {
     return oldest;
   }
   return std::nullopt;
+}
+
+std::size_t ValueIndex::next_victims(std::uint32_t rank, std::span<Handle> out) const noexcept {
+  const Rank& own = ranks_[rank];
+  std::size_t count = 0;
+  for (std::uint32_t word = 0; word < own.filled.size(); ++word) {
+    for (std::uint64_t filled = own.filled[word]; filled != 0 && count < out.size(); filled &= filled - 1) {
+      count += oldest_of(own.bucket[word * 64 + find_first_set(filled)], out.subspan(count));
+    }
+  }
+  return count;
+}
+
+// Of a bucket, by insertion: there is room for few.
+std::size_t ValueIndex::oldest_of(std::uint32_t cell, std::span<Handle> out) const noexcept {
+  std::size_t count = 0;
+  for (; cell != kNone; cell = cells_[cell].next) {
+    for (Handle at = cells_[cell].oldest; at != kNone; at = entries_[at].newer) {
+      const TimeNs used_ns = entries_[at].used_ns;
+      if (count == out.size() && entries_[out[count - 1]].used_ns <= used_ns) break;
+      std::size_t place = count == out.size() ? count - 1 : count++;
+      for (; place > 0 && entries_[out[place - 1]].used_ns > used_ns; --place) out[place] = out[place - 1];
+      out[place] = at;
+    }
+  }
+  return count;
 }
 
 bool ValueIndex::would_admit(std::uint64_t hash, const EntryCost& cost, const Use& use,

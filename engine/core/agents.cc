@@ -90,6 +90,7 @@ Result<AgentHandle> Node::Core::try_attach(const AgentInfo& info, AttachMemory& 
     if (p.alive) agent.up_pending |= std::uint64_t{1} << peer.index;
   });
   announce_dirty_ = status_dirty_ = true;
+  tell_costs();
   return handle;
 }
 

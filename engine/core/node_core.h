@@ -402,6 +402,7 @@ class Node::Core {
   // offload.cc
   std::size_t poll_tier() noexcept;
   void look_at_memory() noexcept;
+  void tell_costs() noexcept;
   [[nodiscard]] std::uint64_t publications() const noexcept;
   [[nodiscard]] TimeNs tier_deadline() const noexcept;
   void begin_offload(VersionHandle version) noexcept;

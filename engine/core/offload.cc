@@ -50,8 +50,25 @@ TimeNs Node::Core::tier_deadline() const noexcept {
 void Node::Core::look_at_memory() noexcept {
   next_memory_look_ns_ = now_ + options_.scheduler.slice_ns;
   looked_after_ = publications();
+  tell_costs();
   if (offload_.version.valid() || tier_->figures().state != TierState::ready) return;
   begin_offload(store_->next_to_leave(options_.offload_below_ppm));
+}
+
+// What contexts would take to have again is part of what they are worth here: the tier's reads, or the slowest prefill
+// that an agent has told.
+void Node::Core::tell_costs() noexcept {
+  constexpr std::uint64_t kMiB = 1U << 20;
+  RestoreCosts costs;
+  if (tier_ != nullptr) costs.tier_ns_per_mib = tier_->restore_ns(kMiB);
+  bool told = false;
+  agents_.for_each([&](AgentHandle, const LocalAgent& agent) {
+    const ComputeProfile& compute = agent.info.compute;
+    if (compute.prefill_per_token_ns == 0 || (told && compute.prefill_per_token_ns <= costs.compute.prefill_per_token_ns)) return;
+    costs.compute = compute;
+    told = true;
+  });
+  store_->set_costs(costs);
 }
 
 void Node::Core::begin_offload(VersionHandle version) noexcept {

@@ -43,6 +43,7 @@ Status Node::Core::will_need(AgentHandle handle, const Name& owner, const Name& 
   expected.when_ns = add_saturating(now_, in_ns);
   expected.over_ns = add_saturating(expected.when_ns, scheduler::ValueIndex::grace_ns(in_ns, 0));
   expected.probability_ppm = probability_ppm;
+  store_->expect(version, probability_ppm, expected.when_ns);
   if (plan_.expect({handle.packed(), key, probability_ppm, expected.when_ns, tier_->restore_ns(bytes), bytes}, now_)) return Status{};
   if (!expected.pinned.valid() && !expected.running) expected_.erase(known);
   return Status{Code::out_of_capacity};
@@ -62,6 +63,7 @@ void Node::Core::drop_expected(const scheduler::PrefetchPlan::Item& item) noexce
   Expected* expected = expected_.get(handle);
   if (expected == nullptr) return;
   store_->unpin(expected->pinned);
+  store_->expect_no_more(store_->find(expected->tenant, expected->owner, expected->context, 0));
   expected_.erase(handle);  // a restore that runs ends for nobody
 }
 

@@ -1,5 +1,6 @@
 // The audit: everything that is counted is counted again from what names it. Slow; for tests and
 // for debug builds that ask for it.
+#include <limits>
 #include <unordered_map>
 #include <vector>
 
@@ -190,11 +191,19 @@ class Audit {
       KVRAIL_ASSERT(version != nullptr && version->in_lru && version->pins == 0 && version->tenant == tenant);
       KVRAIL_ASSERT(version->lru_previous == previous && version->stub == stubs);
       KVRAIL_ASSERT(stubs || version->kept == kept);
+      KVRAIL_ASSERT_MSG(version->valued == !stubs, "what may leave has a value, and nothing else");
       previous = at;
       ++count;
     }
     KVRAIL_ASSERT(list.newest == previous);
     return count;
+  }
+
+  void check_value(VersionHandle handle, const VersionRecord& version) const {
+    const scheduler::ValueIndex& values = state_.values_of(version.tenant);
+    KVRAIL_ASSERT(values.contains(handle.index) && !version.stub);
+    const bool pinned = values.value(handle.index) == std::numeric_limits<scheduler::ValueIndex::LogValue>::max();
+    KVRAIL_ASSERT_MSG(pinned == !version.in_lru, "what is idle may be chosen to go, and nothing else");
   }
 
   void check_lru() {
@@ -209,12 +218,13 @@ class Audit {
       }
     });
     KVRAIL_ASSERT_MSG(idle_planes_ == 0, "idle planes must be evictable");
-    state_.versions.for_each([&](VersionHandle, const VersionRecord& version) {
+    state_.versions.for_each([&](VersionHandle handle, const VersionRecord& version) {
       const ContextRecord* context = state_.contexts.get(version.context);
       const bool owned = context != nullptr && context->local_owner.valid();
       KVRAIL_ASSERT_MSG(version.in_lru == (version.published && version.pins == 0 && !owned && !version.dying),
                         "an idle version without owner must be evictable, and no other");
       idle -= version.in_lru ? 1 : 0;
+      if (version.valued) check_value(handle, version);
     });
     KVRAIL_ASSERT(idle == 0);
     KVRAIL_ASSERT(stubs_ == state_.stubs);

@@ -78,6 +78,7 @@ void Store::State::own_context(ContextHandle handle, AgentRecord& owner) noexcep
   owner.first_context = handle;
   for (VersionHandle version = context.newest; version;
        version = versions.get(version)->next_older) {
+    value_forget(version);
     lru_remove(version);  // An agent that came back under its name takes its contexts over.
   }
 }

@@ -79,6 +79,7 @@ Result<StoreMemoryPtr> Store::prepare_tenant(const StoreOptions& options, const 
   if (memory) {
     (*memory)->extents = std::make_unique<mempool::Extents>(
         (*memory)->arena->bytes() / kGranuleBytes, max_pieces(options));
+    (*memory)->values = State::make_values(options);
   }
   return memory;
 }

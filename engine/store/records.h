@@ -17,6 +17,7 @@
 #include "mempool/memory.h"
 #include "mempool/pool_class.h"
 #include "mempool/region_table.h"
+#include "scheduler/value.h"
 
 namespace kvrail::engine {
 
@@ -32,6 +33,9 @@ inline constexpr std::uint64_t kMaxTokens = 1ULL
                                             << 31;  // of a context; positions travel as 32 bits
 inline constexpr std::uint64_t kMaxVersionNumber = 1ULL
                                                    << 62;  // from other nodes; leaves room above
+
+// Of a tenant's ValueIndex: what a tier keeps too goes before what is nowhere else.
+inline constexpr std::uint32_t kRankKept = 0, kRankOnlyHere = 1, kRanks = 2;
 
 enum class SlotState : std::uint8_t { free, writable, committed };
 
@@ -54,6 +58,7 @@ struct StoreMemory {
   std::uint64_t block_bytes = 0;
   Layout layout;
   mempool::PoolUsage usage;  // receive
+  std::unique_ptr<scheduler::ValueIndex> values;  // receive: of the tenant's versions
   // From adoption on:
   mempool::RegionId id = 0;
   TenantHandle tenant;
@@ -179,10 +184,12 @@ struct VersionRecord {
   std::uint32_t stub_epsilon_ppm = 0;  // that they had lost
   bool published = false;
   bool in_lru = false;
+  bool valued = false;         // it is in its tenant's ValueIndex, pinned there unless it is idle
   ContextHandle context;     // valid while it can be found by name
   VersionHandle next_older;  // in its context
   VersionHandle lru_previous, lru_next;
   TimeNs last_used_ns = 0;
+  TimeNs counted_ns = 0;       // the last use that its value knows of
 
   // Whether it can be read and sent as KV; of token ids at most the start has some.
   [[nodiscard]] bool has_kv() const noexcept {
@@ -200,6 +207,8 @@ struct ContextRecord {
   VersionHandle newest;
   AgentHandle local_owner;  // invalid: of another node, or its agent has gone
   bool was_local = false;   // its numbers were given out here
+  TimeNs used_ns = 0;       // last use of any of its versions that was counted, and how many blocks that one had
+  std::uint32_t used_blocks = 0;
   ContextHandle agent_previous, agent_next;
 };
 
@@ -280,7 +289,8 @@ struct TenantRecord {
   std::uint64_t dropped_number = 0;  // highest version number of contexts that have gone
   std::uint32_t blocks = 0;
   std::uint32_t versions = 0;
-  // Unpinned versions without a local owner: with KV that is nowhere else, with KV that a tier keeps too, stubs.
+  // Unpinned versions without a local owner: with KV that is nowhere else, with KV that a tier keeps too, stubs. What of
+  // the first two goes next is their ValueIndex's to say; the lists are for their TTL.
   IdleList idle, idle_kept, idle_stubs;
   std::uint64_t stub_bytes = 0;            // manifests of all stubs
   BlockHandle plane_oldest, plane_newest;  // blocks whose planes nobody uses

@@ -162,6 +162,15 @@ struct Store::State {
   void own_context(ContextHandle handle, AgentRecord& agent) noexcept;
   void disown_context(ContextHandle handle) noexcept;
 
+  // --- values.cc: what a tenant's versions are worth that may leave memory ---
+  [[nodiscard]] static std::unique_ptr<scheduler::ValueIndex> make_values(const StoreOptions& options);
+  [[nodiscard]] scheduler::ValueIndex& values_of(TenantHandle tenant) const noexcept { return *receive_of(tenant)->values; }
+  void value_idle(VersionHandle handle) noexcept;    // nobody needs it from now on
+  void value_busy(VersionHandle handle) noexcept;    // it was idle, and is used
+  void value_forget(VersionHandle handle) noexcept;  // it leaves, or is its owner's again; still in its list if it was idle
+  [[nodiscard]] scheduler::EntryCost cost_of(const VersionRecord& version) const noexcept;
+  [[nodiscard]] VersionHandle least_worth(TenantHandle tenant) const noexcept;  // invalid: none is idle
+
   // --- stubs.cc ---
   [[nodiscard]] bool may_become_stub(const VersionRecord& version) const noexcept;
   void make_stub(VersionHandle handle) noexcept;
@@ -233,6 +242,7 @@ struct Store::State {
   HashIndex block_index;
   HashIndex context_index;
   BlockHandle fresh_first, fresh_last;
+  RestoreCosts costs;
   std::uint64_t sequence = 0;
   std::uint32_t dying_versions = 0;  // of all tenants: most cycles look at no tenant
   std::uint64_t copied_bytes = 0;

@@ -62,6 +62,12 @@ struct StoreOptions {
   LowRankBasisPtr lowrank;  // none: no planes of lowrank
 };
 
+// What it takes to have KV again that has left memory: from the tier, or by computing it.
+struct RestoreCosts {
+  TimeNs tier_ns_per_mib = kMillisecondNs;
+  ComputeProfile compute{.prefill_per_token_ns = 200'000};
+};
+
 struct TenantMemory {
   std::uint64_t total_bytes = 0, free_bytes = 0, staged_bytes = 0;
 };
@@ -419,6 +425,11 @@ class Store {
   [[nodiscard]] bool short_of_memory(TenantHandle tenant, std::uint32_t free_below_ppm) const noexcept;
   // Of all tenants: free, or taken by what a tier keeps too and nobody uses.
   [[nodiscard]] std::uint64_t room_bytes() const noexcept;
+  // Who will use the version, with what probability and when (scheduler/value.h): it goes by that until then. Of a stub,
+  // or of an owner's, nothing happens.
+  void expect(VersionHandle version, std::uint32_t probability_ppm, TimeNs when_ns) noexcept;
+  void expect_no_more(VersionHandle version) noexcept;
+  void set_costs(const RestoreCosts& costs) noexcept;  // of what becomes idle from now on
   // A tier has all blocks of the version, which is pinned: it goes before others, and costs a read to have again.
   void keep(VersionHandle version) noexcept;
   // The rows of a staged block have come from where they had been kept, with this loss.

@@ -1,12 +1,14 @@
 // Versions whose blocks leave memory. What stays is a stub: the version as one of token ids, found by its name,
 // from which the KV can be had again, from a tier that kept the blocks, from a peer, or by computing it.
+#include <array>
+
 #include "engine/core/tier_port.h"
 #include "engine/store/state.h"
 
 namespace kvrail::engine {
 namespace {
 
-// The oldest of a tenant are looked at for one that can become a stub.
+// Of a tenant so many are looked at for one that can become a stub.
 constexpr std::uint32_t kCandidates = 32;
 constexpr std::uint64_t kStubShare = 8;  // of a receive arena the n-th part at most is stubs
 
@@ -35,6 +37,7 @@ bool Store::State::is_shadowed(const VersionRecord& version) const noexcept {
 void Store::State::make_stub(VersionHandle handle) noexcept {
   VersionRecord& version = *versions.get(handle);
   KVRAIL_ASSERT(version.pins == 0 && version.published && !version.dying);
+  value_forget(handle);
   lru_remove(handle);
   drop_manifest_blocks(version);
   version.stub = true;
@@ -68,17 +71,16 @@ void Store::State::drop_stub_of(const VersionRecord& version) noexcept {
 // --- public ---
 
 VersionHandle Store::next_to_leave(TenantHandle tenant) const noexcept {
-  const TenantRecord* record = state_->tenants.get(tenant);
-  VersionHandle at = record == nullptr ? VersionHandle{} : record->idle.oldest;
-  for (std::uint32_t i = 0; i < kCandidates; ++i) {
-    const VersionRecord* version = state_->versions.get(at);
-    if (version == nullptr) {
-      return {};
+  if (state_->tenants.get(tenant) == nullptr) {
+    return {};
+  }
+  std::array<scheduler::ValueIndex::Handle, kCandidates> next;
+  const std::size_t count = state_->values_of(tenant).next_victims(kRankOnlyHere, next);
+  for (std::size_t i = 0; i < count; ++i) {
+    const VersionHandle handle = state_->versions.handle_at(next[i]);
+    if (state_->may_become_stub(*state_->versions.get(handle))) {
+      return handle;
     }
-    if (state_->may_become_stub(*version)) {
-      return at;
-    }
-    at = version->lru_next;
   }
   return {};
 }

@@ -136,6 +136,9 @@ void Store::State::idle(VersionHandle handle) noexcept {
   IdleList& list = idle_list(tenant, version);
   list.kv_bytes += kv_bytes(version);
   version.in_lru = true;
+  if (!version.stub) {
+    value_idle(handle);
+  }
   version.lru_previous = list.newest;
   version.lru_next = VersionHandle{};
   if (VersionRecord* last = versions.get(list.newest)) {
@@ -165,13 +168,13 @@ bool Store::State::evict_one(TenantHandle tenant, bool stubs_too) noexcept {
   if (reap(tenant, kBlocksAtOnce) > 0) {
     return true;
   }
-  const TenantRecord& from = *tenants.get(tenant);
-  if (const VersionHandle first = from.idle_kept.oldest ? from.idle_kept.oldest : from.idle.oldest) {
+  if (const VersionHandle first = least_worth(tenant)) {
     let_go(first);
     return true;
   }
-  if (stubs_too && from.idle_stubs.oldest) {
-    destroy(from.idle_stubs.oldest);
+  const VersionHandle stub = tenants.get(tenant)->idle_stubs.oldest;
+  if (stubs_too && stub) {
+    destroy(stub);
     return true;
   }
   return false;
@@ -181,14 +184,12 @@ bool Store::State::evict_entry(TenantHandle tenant) noexcept {
   if (reap(tenant, kBlocksAtOnce) > 0) {
     return true;
   }
-  const TenantRecord& from = *tenants.get(tenant);
-  for (const VersionHandle first : {from.idle_stubs.oldest, from.idle_kept.oldest, from.idle.oldest}) {
-    if (first) {
-      destroy(first);
-      return true;
-    }
+  const VersionHandle stub = tenants.get(tenant)->idle_stubs.oldest;
+  const VersionHandle first = stub ? stub : least_worth(tenant);
+  if (first) {
+    destroy(first);
   }
-  return false;
+  return first.valid();
 }
 
 void Store::State::let_go(VersionHandle handle) noexcept {
@@ -240,6 +241,7 @@ void Store::State::unlist(VersionHandle handle) noexcept {
 void Store::State::destroy(VersionHandle handle) noexcept {
   VersionRecord& version = *versions.get(handle);
   KVRAIL_ASSERT(version.pins == 0);
+  value_forget(handle);
   lru_remove(handle);
   unlist(handle);
   version.published = false;
@@ -336,6 +338,7 @@ void Store::State::pin(VersionHandle handle) noexcept {
   VersionRecord* version = versions.get(handle);
   KVRAIL_ASSERT_MSG(version != nullptr && version->published,
                     "pinning a version that is not there");
+  value_busy(handle);
   lru_remove(handle);
   ++version->pins;
 }

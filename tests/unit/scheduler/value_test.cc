@@ -2,8 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
+#include <set>
+#include <span>
 #include <vector>
 
 #include "kvrail/base/prng.h"
@@ -132,7 +135,7 @@ struct Naive {
   struct Entry {
     bool present = false, hinted = false;
     std::uint64_t hash = 0;
-    std::uint32_t use_class = 0, pins = 0, probability_ppm = 0;
+    std::uint32_t use_class = 0, pins = 0, probability_ppm = 0, rank = 0;
     std::int64_t cost_log = 0;  // octaves of ns a byte
     TimeNs used_ns = 0, when_ns = 0, over_ns = 0;
   };
@@ -147,7 +150,7 @@ struct Naive {
     return model.log_density_q32(e.use_class, ReuseModel::age_of(now - e.used_ns)) + e.cost_log * kOneQ32;
   }
   [[nodiscard]] bool same_cell(const Entry& a, const Entry& b, TimeNs now) const {
-    return a.use_class == b.use_class && a.cost_log == b.cost_log &&
+    return a.rank == b.rank && a.use_class == b.use_class && a.cost_log == b.cost_log &&
            ReuseModel::age_of(now - a.used_ns) == ReuseModel::age_of(now - b.used_ns);
   }
   void unhint(Entry& e, TimeNs now) {
@@ -165,7 +168,7 @@ struct Naive {
 
 struct Duel {
   static constexpr std::uint32_t kEntries = 40, kHints = 6;
-  ValueIndex index{config(kEntries, kHints)};
+  ValueIndex index{{.entries = kEntries, .hints = kHints, .known_keys = 1U << 14, .ranks = 2}};
   Naive naive{kEntries};
   Prng prng;
   std::uint32_t hints = 0;
@@ -187,7 +190,8 @@ struct Duel {
       e.cost_log = octave;
       const EntryCost cost{.bytes = 1 << 10, .restore_ns = (TimeNs{1} << (10 + octave)) + 7, .hit_ns = 7};
       e.use_class = naive.learn(e.hash, use, now);
-      index.insert(handle, e.hash, cost, use, now);
+      e.rank = static_cast<std::uint32_t>(prng.uniform(2));
+      index.insert(handle, e.hash, cost, use, now, e.rank);
     } else {
       e.use_class = naive.learn(e.hash, use, now);
       if (e.hinted) --hints;
@@ -227,6 +231,15 @@ struct Duel {
       index.pin(handle);
     }
   }
+  void rank(std::uint32_t handle, TimeNs now) {
+    auto& e = naive.entries[handle];
+    if (!e.present) return;
+    const auto rank = static_cast<std::uint32_t>(prng.uniform(2));
+    index.set_rank(handle, rank, now);
+    if (rank == e.rank) return;
+    e.rank = rank;
+    if (!e.hinted) naive.unhint(e, now);
+  }
   void remove(std::uint32_t handle) {
     auto& e = naive.entries[handle];
     if (!e.present || e.pins > 0) return;
@@ -247,10 +260,30 @@ struct Duel {
       naive.unhint(*next, seen);
     }
   }
+  // All of the rank that are not pinned, each once, those of less value first but for the width of a bucket.
+  void check_order(std::uint32_t rank, std::size_t there) {
+    std::array<ValueIndex::Handle, kEntries> order{};
+    const std::size_t count = index.next_victims(rank, order);
+    REQUIRE(count == there);
+    std::set<ValueIndex::Handle> seen;
+    std::int64_t most = std::numeric_limits<std::int64_t>::min() / 2;
+    for (std::size_t i = 0; i < count; ++i) {
+      REQUIRE(naive.entries[order[i]].rank == rank);
+      REQUIRE(seen.insert(order[i]).second);
+      REQUIRE(index.value(order[i]) > most - kBucketQ32);
+      most = std::max(most, index.value(order[i]));
+    }
+    std::array<ValueIndex::Handle, 3> first{};
+    const std::size_t few = index.next_victims(rank, first);
+    REQUIRE(few == std::min<std::size_t>(there, first.size()));
+    REQUIRE(std::equal(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(few), order.begin()));
+  }
   void check(TimeNs now) {
     pass_to(now);
     const auto victim = index.victim(now);
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    std::array<std::int64_t, 2> least;
+    least.fill(std::numeric_limits<std::int64_t>::max());
+    std::array<std::size_t, 2> there{};
     for (std::uint32_t h = 0; h < kEntries; ++h) {
       const auto& e = naive.entries[h];
       REQUIRE(index.contains(h) == e.present);
@@ -262,17 +295,21 @@ struct Duel {
         const EntryCost cost{.bytes = 1 << 10, .restore_ns = TimeNs{1} << (10 + e.cost_log), .hit_ns = 0};
         const std::int64_t exact = ValueIndex::hinted_value(cost, e.probability_ppm, e.when_ns - now);
         REQUIRE(std::abs(value - exact) <= kOneQ32 * 16 / 10);
-        least = std::min(least, value);
+        least[e.rank] = std::min(least[e.rank], value);
+        ++there[e.rank];
       } else {
         REQUIRE(value == naive.value(e, now));
-        least = std::min(least, value);
+        least[e.rank] = std::min(least[e.rank], value);
+        ++there[e.rank];
       }
     }
-    REQUIRE(victim.has_value() == (least != std::numeric_limits<std::int64_t>::max()));
+    for (std::uint32_t rank = 0; rank < 2; ++rank) check_order(rank, there[rank]);
+    REQUIRE(victim.has_value() == (there[0] + there[1] > 0));
     if (!victim) return;
     const auto& gone = naive.entries[*victim];
     REQUIRE(gone.pins == 0);
-    REQUIRE(index.value(*victim) < least + kBucketQ32);
+    REQUIRE(gone.rank == (there[0] > 0 ? 0U : 1U));
+    REQUIRE(index.value(*victim) < least[gone.rank] + kBucketQ32);
     for (const auto& other : naive.entries) {
       if (!gone.hinted && other.present && other.pins == 0 && !other.hinted && naive.same_cell(gone, other, now))
         REQUIRE(gone.used_ns <= other.used_ns);
@@ -297,12 +334,24 @@ TEST_CASE("value / it agrees with a search through all entries, whatever is done
         case 0: duel.remove(handle); break;
         case 1: duel.pin(handle, now + 1 * kMillisecondNs); break;
         case 2: duel.hint(handle, now + 7 * kMillisecondNs); break;
+        case 3: duel.rank(handle, now + 1 * kMillisecondNs); break;
         default: duel.use(handle, now + 1 * kMillisecondNs); break;
       }
       now += 10 * kMillisecondNs;
       duel.check(now + 4 * kMillisecondNs);
     }
   }
+}
+
+TEST_CASE("value / ten thousand entries of one age grow older a few at a time, and still go in their order") {
+  constexpr std::uint32_t kMany = 10'000;
+  ValueIndex index({.entries = kMany, .known_keys = 1U << 18});
+  for (std::uint32_t i = 0; i < kMany; ++i) index.insert(i, mix_key(i), kPlain, kFresh, i);
+  // Two bounds between ages pass at once.
+  for (TimeNs now = 10 * kSecondNs; now < 11 * kSecondNs; now += 2 * kMillisecondNs) index.advance(now);
+  std::vector<ValueIndex::Handle> order(kMany);
+  REQUIRE(index.next_victims(0, order) == kMany);
+  for (std::uint32_t i = 0; i < kMany; ++i) REQUIRE(order[i] == i);
 }
 
 TEST_CASE("value / the same calls give the same victims") {
