@@ -162,6 +162,7 @@ void Node::Core::drop_open_work(AgentHandle handle) noexcept {
       end_local_wait(summary.index, Status{Code::not_found}, VersionHandle{});
     }
   });
+  recalls_.for_each([&](Handle<Recall>, Recall& recall) { recall.ended |= recall.agent == handle; });
   tasks_.for_each([&](Handle<Task>, Task& task) {
     if (task.agent == handle && task.ended_ns == 0) task.ended_ns = now_;
   });

@@ -28,6 +28,11 @@ Status Node::Core::cancel(AgentHandle handle, TicketId ticket) noexcept {
     found = true;
     end_local_wait(summary.index, Status{Code::cancelled}, VersionHandle{});
   });
+  recalls_.for_each([&](Handle<Recall> recall_handle, const Recall& recall) {
+    if (recall.agent != handle || recall.ticket != ticket || recall.ended) return;
+    found = true;
+    end_recall(recall_handle.index, Status{Code::cancelled});
+  });
   return found ? Status{} : Status{Code::not_found};
 }
 

@@ -27,8 +27,14 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
     const VersionHandle found = place == nullptr ? store_->find(asker->tenant, owner, context, version)
                                                  : store_->find_for(from, context, version);
     VersionView view;
-    if (!found.valid() || !store_->view(found, view)) return Status{Code::not_found};
+    const bool known = found.valid() && store_->view(found, view);
+    if (!known && tier_ == nullptr) return Status{Code::not_found};
     if (!reserve_events(handle, 1)) return Status{Code::out_of_capacity};
+    if (!known) {
+      if (begin_recall({handle, ticket, asker->tenant, owner, context, version, options, now_, 0, {}, false})) return Status{};
+      release_reserved(handle, 1);
+      return Status{Code::not_found};
+    }
     deliver_locally({next_transfer_++, from, handle, ticket, true, 0, context, found, options, now_}, view);
     note_used(handle, asker->tenant, owner, context);
     return Status{};

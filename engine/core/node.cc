@@ -14,6 +14,7 @@ constexpr std::size_t kActionsPerStep = 64;
 constexpr std::uint32_t kMaxFetches = 1024;
 constexpr std::uint32_t kMaxLocalWaits = 256;
 constexpr std::uint32_t kMaxRestores = 64;
+constexpr std::uint32_t kMaxRecalls = 64;
 constexpr std::uint32_t kMaxOpenDeliveries = 4096;
 constexpr std::uint32_t kMaxBeliefs = 8192;
 
@@ -102,6 +103,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       local_waits_(kMaxLocalWaits),
       open_deliveries_(kMaxOpenDeliveries),
       restores_(kMaxRestores),
+      recalls_(kMaxRecalls),
       splits_(options.limits.max_in),
       split_of_(options.limits.max_in),
       event_nodes_(options.limits.max_events),
@@ -128,7 +130,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
 std::uint32_t Node::Core::entity_count() const noexcept { return entity(Kind::local_wait, local_waits_.capacity()); }
 
 std::uint32_t Node::Core::open_transfers() const noexcept {
-  return outs_.size() + ins_.size() + fetches_.size() + local_waits_.size() + restores_.size();
+  return outs_.size() + ins_.size() + fetches_.size() + local_waits_.size() + restores_.size() + recalls_.size();
 }
 
 // Every rule of conservation, over all tables.
@@ -174,7 +176,8 @@ void Node::Core::check() const noexcept {
     reserved += agent.reserved;
   });
   KVRAIL_ASSERT(used == events_used_ && reserved == events_reserved_);
-  if (outs_.empty() && ins_.empty() && restores_.empty()) KVRAIL_ASSERT_MSG(scratch_.used() == 0, "scratch memory of ended transfers");
+  const bool tier_has_none = restores_.empty() && recalls_.empty() && offload_.record.empty();
+  if (outs_.empty() && ins_.empty() && tier_has_none) KVRAIL_ASSERT_MSG(scratch_.used() == 0, "scratch memory of ended transfers");
 }
 
 // ---- Node ------------------------------------------------------------------------------------------

@@ -102,8 +102,7 @@ class Node::Core {
   [[nodiscard]] const AgentWhere* where(const Name& tenant, const Name& name) const noexcept;
 
   // agents.cc
-  [[nodiscard]] static Result<AttachMemory> prepare(const StoreOptions& options, const AgentInfo& info,
-                                                    bool with_tenant);
+  [[nodiscard]] static Result<AttachMemory> prepare(const StoreOptions& options, const AgentInfo& info, bool with_tenant);
   Result<AgentHandle> attach(const AgentInfo& info, AttachMemory memory);
   [[nodiscard]] Result<AgentHandle> try_attach(const AgentInfo& info, AttachMemory& memory);
   void detach(AgentHandle agent) noexcept;
@@ -174,8 +173,7 @@ class Node::Core {
   [[nodiscard]] OutHandle start_out(const OutRequest& request) noexcept;
   void park_or_offer(std::uint32_t out) noexcept;
   void begin_offer(std::uint32_t out) noexcept;
-  [[nodiscard]] Status choose_candidates(Outgoing& out, const VersionView& view,
-                                         const RemoteAgent& to) noexcept;
+  [[nodiscard]] Status choose_candidates(Outgoing& out, const VersionView& view, const RemoteAgent& to) noexcept;
   void choose_base(Outgoing& out, const VersionView& view) noexcept;
   void run_offering(std::uint32_t out) noexcept;
   [[nodiscard]] bool post_offer(Outgoing& out, const VersionView& view) noexcept;
@@ -326,8 +324,7 @@ class Node::Core {
   void drop_in(std::uint32_t in) noexcept;
   [[nodiscard]] static TimeNs predicted_ns(const Incoming& in) noexcept;
   [[nodiscard]] static std::uint64_t payload_bytes(const Incoming& in) noexcept;
-  [[nodiscard]] static ByteSpan unit_bounds(const transport::Payload& payload, std::uint32_t first,
-                                            std::uint32_t count) noexcept;
+  [[nodiscard]] static ByteSpan unit_bounds(const transport::Payload& payload, std::uint32_t first, std::uint32_t count) noexcept;
   void free_in(std::uint32_t in) noexcept;
   void remember_ended(const Incoming& in) noexcept;
   void forget_ended(TimeNs before) noexcept;
@@ -335,8 +332,7 @@ class Node::Core {
   // summary.cc
   void begin_summary(std::uint32_t out) noexcept;
   void run_summarising(std::uint32_t out) noexcept;
-  Status summary(AgentHandle agent, TransferId request, std::uint8_t kind,
-                 std::span<const std::byte> bytes) noexcept;
+  Status summary(AgentHandle agent, TransferId request, std::uint8_t kind, std::span<const std::byte> bytes) noexcept;
   void on_summary(std::uint32_t lane, const wire::Summary& message) noexcept;
   [[nodiscard]] bool start_local_summary(const LocalRequest& request) noexcept;
   [[nodiscard]] bool ask_for_summary(AgentHandle from, TransferId request, VersionHandle version) noexcept;
@@ -409,9 +405,16 @@ class Node::Core {
   void run_offload() noexcept;
   void end_offload() noexcept;
 
+  // recall.cc
+  void put_name(const VersionView& view) noexcept;
+  [[nodiscard]] bool begin_recall(const Recall& wanted) noexcept;
+  void on_name_back(std::uint32_t index, const TierCompletion& done) noexcept;
+  [[nodiscard]] VersionHandle stub_of(const Recall& recall) noexcept;
+  void end_recall(std::uint32_t index, Status status) noexcept;
+  void drop_overdue_recalls() noexcept;
+
   // prefetch.cc
-  Status will_need(AgentHandle agent, const Name& owner, const Name& context, std::int64_t in_ns,
-                   std::uint32_t probability_ppm) noexcept;
+  Status will_need(AgentHandle agent, const Name& owner, const Name& context, std::int64_t in_ns, std::uint32_t probability_ppm) noexcept;
   [[nodiscard]] Handle<Expected> find_expected(std::uint64_t agent, std::uint64_t key) noexcept;
   void drop_expected(const scheduler::PrefetchPlan::Item& item) noexcept;
   void drop_expected_of(AgentHandle agent) noexcept;
@@ -428,8 +431,7 @@ class Node::Core {
   void deliver_locally(const LocalRequest& request, const VersionView& view) noexcept;
   // What the receiver can use of the version: it, its token ids, or (medium summary, no version) a
   // summary that is to be asked for.
-  [[nodiscard]] Status version_for_local(const LocalRequest& request, const VersionView& view, Medium& medium,
-                                         VersionHandle& version) noexcept;
+  [[nodiscard]] Status version_for_local(const LocalRequest& request, const VersionView& view, Medium& medium, VersionHandle& version) noexcept;
   // The receiver's delivery event must have been reserved, the asker's was with its command.
   void finish_locally(const LocalRequest& request, Medium medium, Status status, VersionHandle version) noexcept;
 
@@ -551,10 +553,6 @@ class Node::Core {
   std::uint64_t leased_bytes_ = 0;
   scheduler::Inflow inflow_;
   FlatMap<TransferKey, Ended, TransferKeyHash> ended_;
-  struct EndedAt {
-    TransferKey key;
-    TimeNs at_ns = 0;
-  };
   std::vector<EndedAt> ended_order_;              // ring, oldest first
   std::uint64_t ended_head_ = 0, ended_tail_ = 0;
   std::uint64_t lanes_up_ = 0;                    // ever
@@ -568,6 +566,7 @@ class Node::Core {
   FlatMap<std::uint64_t, OpenDelivery, WordHash> open_deliveries_;
   SlotTable<Restore> restores_;
   Handle<Restore> staging_restore_;   // that takes its memory
+  SlotTable<Recall> recalls_;
   SlotTable<Split> splits_;
   FlatMap<std::uint64_t, std::uint32_t, WordHash> split_of_;      // by the delivery of its ids
   std::vector<EventNode> event_nodes_;

@@ -137,6 +137,10 @@ struct TransferKey {                  // of a peer's counting
   TransferId id = 0;
   friend bool operator==(const TransferKey&, const TransferKey&) noexcept = default;
 };
+struct EndedAt {
+  TransferKey key;
+  TimeNs at_ns = 0;
+};
 struct TransferKeyHash {
   std::uint64_t operator()(const TransferKey& key) const noexcept {
     return mix_bits(key.id * 64 + key.peer);
@@ -246,12 +250,27 @@ struct Expected {
   VersionHandle pinned;               // it is here, and stays until it is used
 };
 
-// A version whose blocks are written to the tier, one at a time.
+// A fetch of a context of which nothing is known here but, perhaps, its name in the tier: engine/core/recall.cc.
+struct Recall {
+  AgentHandle agent;
+  TicketId ticket = 0;
+  TenantHandle tenant;
+  Name owner, context;
+  std::uint64_t version = 0;
+  SendOptions options;
+  TimeNs submitted_ns = 0, give_up_ns = 0;
+  std::span<std::byte> record;        // scratch memory; the tier's until it has answered
+  bool ended = false;                 // nobody waits for it any more
+};
+
+// A version whose blocks are written to the tier, one at a time, and then its name.
 struct Offload {
   VersionHandle version;              // pinned
   TenantHandle tenant;
   std::uint32_t at = 0, in_flight = 0;
   bool failed = false;
+  bool named = false;
+  std::span<std::byte> record;        // its name, scratch memory
 };
 
 struct Task {

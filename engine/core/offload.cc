@@ -24,12 +24,13 @@ std::size_t Node::Core::poll_tier() noexcept {
       case TierEvent::put:
         KVRAIL_ASSERT(offload_.in_flight > 0);
         --offload_.in_flight;
-        offload_.failed |= !tier_done_[i].status.ok();
+        offload_.failed |= !tier_done_[i].status.ok() && !offload_.named;  // blocks are found without a name
         break;
       case TierEvent::gone: break;  // who needs it will see
     }
   }
   if (now_ >= next_memory_look_ns_) look_at_memory();
+  if (!recalls_.empty()) drop_overdue_recalls();
   run_offload();
   run_prefetch();
   return count;
@@ -42,7 +43,7 @@ std::uint64_t Node::Core::publications() const noexcept {
 TimeNs Node::Core::tier_deadline() const noexcept {
   if (tier_ == nullptr) return kNever;
   TimeNs next = std::min(prefetch_deadline(), looked_after_ != publications() ? next_memory_look_ns_ : kNever);
-  const bool reads = !restores_.empty() && tier_->wake_fd() < 0;
+  const bool reads = (!restores_.empty() && tier_->wake_fd() < 0) || !recalls_.empty();
   if (offload_.version.valid() && (offload_.in_flight == 0 || tier_->wake_fd() < 0)) next = std::min(next, now_ + kPollNs);
   return reads ? std::min(next, now_ + kPollNs) : next;
 }
@@ -75,7 +76,9 @@ void Node::Core::begin_offload(VersionHandle version) noexcept {
   VersionView view;
   if (!version.valid() || !store_->view(version, view)) return;
   store_->pin(version);
-  offload_ = Offload{version, view.tenant, 0, 0, false};
+  offload_ = Offload{};
+  offload_.version = version;
+  offload_.tenant = view.tenant;
 }
 
 void Node::Core::run_offload() noexcept {
@@ -95,11 +98,14 @@ void Node::Core::run_offload() noexcept {
     }
     ++offload_.at;
   }
-  if (offload_.in_flight == 0 && (offload_.failed || offload_.at == view.blocks.size())) end_offload();
+  if (offload_.in_flight > 0 || (!offload_.failed && offload_.at < view.blocks.size())) return;
+  if (!offload_.failed && !offload_.named) put_name(view);
+  if (offload_.in_flight == 0) end_offload();
 }
 
 // One after the other until there is room enough.
 void Node::Core::end_offload() noexcept {
+  scratch_.give_back(offload_.record);
   const Offload ended = offload_;
   offload_ = Offload{};
   if (!ended.failed) store_->keep(ended.version);

@@ -243,6 +243,7 @@ bool Node::Core::read_blocks(Restore& restore, std::uint32_t index, std::uint64_
 
 void Node::Core::on_block_back(const TierCompletion& done) noexcept {
   const auto index = static_cast<std::uint32_t>(done.cookie >> kIndexShift);
+  if (index >= restores_.capacity()) return on_name_back(index - restores_.capacity(), done);
   Restore& restore = *must(restores_.get(restores_.handle_at(index)));
   KVRAIL_ASSERT(restore.in_flight > 0);
   --restore.in_flight;

@@ -26,6 +26,7 @@ struct TierPut {
   std::uint32_t tokens = 0;
   std::uint32_t epsilon_ppm = 0;  // what the rows have lost already
   const std::byte* rows = nullptr;
+  bool exact = false;             // these rows are kept as they are, whatever the tier does with others
 };
 
 struct TierGet {

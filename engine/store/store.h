@@ -410,6 +410,8 @@ class Store {
                                                      const Layout& layout, Medium medium,
                                                      std::span<const TokenId> tokens,
                                                      std::optional<std::uint32_t> held_limit_ppm = {}) noexcept;
+  // A stub of a version of this number that was here once (its medium and what it lost count not, but for that loss).
+  [[nodiscard]] Result<VersionHandle> publish_stub(const StageRequest& request, std::uint32_t epsilon_ppm) noexcept;
   [[nodiscard]] Result<VersionHandle> publish_summary(TenantHandle tenant, const Name& owner,
                                                       const Name& context, std::uint64_t number,
                                                       std::uint8_t kind,

@@ -70,6 +70,25 @@ void Store::State::drop_stub_of(const VersionRecord& version) noexcept {
 
 // --- public ---
 
+Result<VersionHandle> Store::publish_stub(const StageRequest& of, std::uint32_t epsilon_ppm) noexcept {
+  const auto made = publish_tokens(of.tenant, of.owner, of.context, of.version, of.layout, Medium::tokens, of.tokens);
+  if (!made.ok()) {
+    return made;
+  }
+  VersionRecord& version = *state_->versions.get(*made);
+  if (version.medium != Medium::tokens || version.stub || version.pins > 0) {
+    return made;  // It is here, or a stub of it.
+  }
+  state_->value_forget(*made);
+  state_->lru_remove(*made);
+  version.stub = true;
+  version.stub_epsilon_ppm = epsilon_ppm;
+  ++state_->stubs;
+  state_->tenants.get(version.tenant)->stub_bytes += version.manifest_bytes;
+  state_->idle(*made);
+  return made;
+}
+
 VersionHandle Store::next_to_leave(TenantHandle tenant) const noexcept {
   if (state_->tenants.get(tenant) == nullptr) {
     return {};

@@ -128,6 +128,7 @@ Status MemoryTier::end_put(const Pending& pending, TierCompletion& done) noexcep
   const TierPut& put = pending.put;
   KVRAIL_ASSERT_MSG(digest_of(put) == pending.digest, "rows were changed while the tier had them");
   const std::uint64_t bytes = packed_bytes(put.layout, put.tokens);
+  const std::uint32_t epsilon_ppm = put.epsilon_ppm + (put.exact ? 0 : options_.loss_ppm);
   if (pending.forgotten) return Code::cancelled;
   if (figures_.state == TierState::failed) return Code::io_error;
   if (bytes > options_.most_block_bytes) return Code::too_large;
@@ -140,7 +141,7 @@ Status MemoryTier::end_put(const Pending& pending, TierCompletion& done) noexcep
   Record& record = records_[slot];
   record = {.hash = put.hash,
             .shape = codec::fingerprint(put.layout),
-            .entry = {.tokens = put.tokens, .epsilon_ppm = put.epsilon_ppm + options_.loss_ppm, .stored_bytes = bytes},
+            .entry = {.tokens = put.tokens, .epsilon_ppm = epsilon_ppm, .stored_bytes = bytes},
             .older = youngest_};
   (youngest_ == kNone ? oldest_ : records_[youngest_].younger) = slot;
   youngest_ = slot;
@@ -149,7 +150,7 @@ Status MemoryTier::end_put(const Pending& pending, TierCompletion& done) noexcep
   figures_.used_bytes += bytes;
   figures_.bytes_written += bytes;
   ++figures_.blocks;
-  done.epsilon_ppm = put.epsilon_ppm + options_.loss_ppm;
+  done.epsilon_ppm = epsilon_ppm;
   done.stored_bytes = bytes;
   return {};
 }

@@ -37,7 +37,8 @@ bool TierThread::begin_put() noexcept {
       std::find_if(writes_.begin(), writes_.end() - 1, [](const Write& write) { return !write.used; }) - writes_.begin());
   KVRAIL_ASSERT(job < options_.in_flight);
   Write& write = writes_[job];
-  write.source.start(command.put, options_.coding, options_.coding_epsilon_ppm, encode_scratch_);
+  const bool exact = command.put.exact;
+  write.source.start(command.put, exact ? Medium::full : options_.coding, exact ? 0 : options_.coding_epsilon_ppm, encode_scratch_);
   Status why;
   const Room room = room_for(record_disk_bytes(write.source.bound()), why);
   if (room == Room::wait) return false;

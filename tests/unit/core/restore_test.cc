@@ -52,6 +52,15 @@ struct Tiered {
     REQUIRE(store().view(store().find(tenant, name_of("sender"), name_of(context(i)), 0), view));
     return view;
   }
+  // Those that the tier has.
+  [[nodiscard]] std::vector<int> written(int count) {
+    std::vector<int> all;
+    for (int i = 0; i < count; ++i) {
+      const VersionView view = view_of(i);
+      if (view.kept) all.push_back(i);
+    }
+    return all;
+  }
   void owner_goes() {
     pair.a->node->detach(pair.sender->handle);
     REQUIRE(pair.world.run_until([&] { return !pair.b->node->knows(name_of("tenant"), name_of("sender")); }));
@@ -446,4 +455,98 @@ TEST_CASE("what cannot fit drives nothing out") {
   for (int i = 0; i < 8; ++i) CHECK(t.view_of(i).tokens.size() == kTokens);  // all are known still
   for (const AgentEvent& event : held) CHECK(t.pair.b->node->release(t.pair.receiver->handle, event.delivery, 0).ok());
   t.settle();
+}
+
+TEST_CASE("names survive a restart: what was written is fetched by its name, whoever owned it, and nothing else is found") {
+  for (const std::uint32_t loss_ppm : {0U, 700U}) {  // what a tier codes with loss its names have not
+    CAPTURE(loss_ppm);
+    MemoryTierOptions tier_options;
+    tier_options.loss_ppm = loss_ppm;
+    Tiered t(tier_options);
+    t.bring_many(8);
+    const std::vector<int> written = t.written(8);
+    REQUIRE(written.size() >= 2);
+    const std::string first = Tiered::context(written[0]), second = Tiered::context(written[1]);
+    const std::uint64_t number = t.view_of(written[1]).number;
+    t.owner_goes();
+    // Another life of the node, with the same tier.
+    const auto tier = std::move(t.pair.b->tier);
+    t.pair.world.kill(2);
+    const NodeOptions options = World::small_options(2, 2);
+    Host& again = t.pair.world.add(2, &options);
+    again.node->set_tier(*tier);
+    TestAgent reader(again, "reader");
+    const auto fetch = [&](std::string_view owner, std::string_view context, std::uint64_t version) {
+      const TicketId ticket = reader.next_ticket++;
+      AgentEvent event;
+      const Status status = again.node->fetch(reader.handle, ticket, name_of(owner), name_of(context), version, {});
+      if (!status.ok()) return status;
+      REQUIRE(t.pair.world.run_until([&] { return reader.take(AgentEventKind::fetched, event, ticket); }));
+      return event.status;
+    };
+    REQUIRE(again.node->store().counters().versions == 0);
+    CHECK(fetch("sender", first, 0).ok());
+    AgentEvent delivery;
+    REQUIRE(reader.take(AgentEventKind::delivery, delivery));
+    const Received got = read_delivery(again, delivery);
+    CHECK(got.tokens == TestAgent::tokens_of(Tiered::seed_of(written[0]), kTokens));
+    CHECK(got.blocks.size() == kTokens / 16);
+    CHECK(got.header.epsilon_ppm == loss_ppm);
+    CHECK(largest_error(again, got, Tiered::seed_of(written[0])) == 0);
+    CHECK(again.node->counters().restores == 1);
+    CHECK(fetch("sender", second, number).ok());
+    CHECK(fetch("sender", first, 99).code == Code::not_found);  // another number than is kept
+    CHECK(fetch("sender", "c77", 0).code == Code::not_found);
+    CHECK(fetch("somebody", second, 0).code == Code::not_found);
+    // Of another tenant there is no such context.
+    AgentInfo other = TestAgent::base_info();
+    other.tenant = name_of("others");
+    TestAgent stranger(again, "stranger", other);
+    CHECK(again.node->fetch(stranger.handle, 1, name_of("sender"), name_of(first), 0, {}).code == Code::not_found);
+    t.pair.world.check();
+    t.pair.world.kill(2);
+  }
+}
+
+TEST_CASE("names that are damaged, slow or asked for by who has gone end as not found, cancelled or timed out, each once") {
+  Tiered t;
+  t.bring_many(8);
+  const std::vector<int> written = t.written(8);
+  REQUIRE(written.size() >= 2);
+  const std::string first = Tiered::context(written[0]), second = Tiered::context(written[1]);
+  t.owner_goes();
+  const auto tier = std::move(t.pair.b->tier);
+  t.pair.world.kill(2);
+  const NodeOptions options = World::small_options(2, 2);
+  Host& again = t.pair.world.add(2, &options);
+  again.node->set_tier(*tier);
+  TestAgent reader(again, "reader");
+  const auto ask = [&](TestAgent& who, std::string_view context, TimeNs deadline_ns = 0) {
+    const TicketId ticket = who.next_ticket++;
+    REQUIRE(again.node->fetch(who.handle, ticket, name_of("sender"), name_of(context), 0, {.deadline_ns = deadline_ns}).ok());
+    return ticket;
+  };
+  const auto end_of = [&](TicketId ticket) {
+    AgentEvent event;
+    REQUIRE(t.pair.world.run_until([&] { return reader.take(AgentEventKind::fetched, event, ticket); }));
+    return event.status.code;
+  };
+  tier->hold(true);
+  const TicketId late = ask(reader, first, 20 * kMillisecondNs);
+  const TicketId cancelled = ask(reader, second);
+  CHECK(again.node->cancel(reader.handle, cancelled).ok());
+  CHECK(end_of(cancelled) == Code::cancelled);
+  CHECK(end_of(late) == Code::timed_out);
+  auto leaver = std::make_unique<TestAgent>(again, "leaver");
+  (void)ask(*leaver, second);
+  again.node->detach(leaver->handle);
+  tier->hold(false);
+  tier->set_state(TierState::failed);  // from here on it gives nothing
+  const TicketId failed = reader.next_ticket++;
+  const Status refused = again.node->fetch(reader.handle, failed, name_of("sender"), name_of(first), 0, {});
+  CHECK((refused.code == Code::not_found || end_of(failed) == Code::not_found));
+  REQUIRE(t.pair.world.run_until([&] { return again.node->open_transfers() == 0; }));
+  CHECK(reader.count(AgentEventKind::fetched) == 0);
+  t.pair.world.check();
+  t.pair.world.kill(2);
 }

@@ -117,6 +117,18 @@ TEST_CASE("tier coding: int8 and int4 lose what they say, and add it to what was
   CHECK(stored * 3 < model_layout().block_bytes());
 }
 
+TEST_CASE("tier coding: what is to be kept exactly loses nothing, whatever the others do") {
+  Coded f(Medium::int4, 70'000);
+  const auto block = values(5, f.tier->layout, 64);
+  REQUIRE(f.tier->port->put({7, hash_of(7), f.tier->layout, 64, 3, block.data(), true}));
+  const TierCompletion done = f.tier->end_put(7);
+  CHECK(done.status.ok());
+  CHECK(done.epsilon_ppm == 3);
+  f.open();
+  CHECK(f.tier->get(7).epsilon_ppm == 3);
+  CHECK(f.tier->slot == block);
+}
+
 TEST_CASE("tier coding: what a calibration says is lost at least is what is told") {
   Coded f(Medium::int8, 70'000);
   const auto block = values(3, f.tier->layout, 64);
