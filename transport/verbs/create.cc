@@ -92,6 +92,7 @@ Core::Core(const VerbsOptions& options, Devices devices)
 
 Core::~Core() {
   lanes_.clear();  // queue pairs go before the memory that they name
+  context_.say_goodbyes();
   if (listener_ != nullptr) ::rdma_destroy_id(listener_);
   if (context_.events != nullptr) ::rdma_destroy_event_channel(context_.events);
   if (wait_fd_ >= 0) ::close(wait_fd_);

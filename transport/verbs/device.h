@@ -30,7 +30,11 @@ struct Device {
   std::unique_ptr<WindowPool> windows;  // null: the device has none of type 2
   bool immediates = true;  // iWARP has none
   bool failed = false;     // the device said that it is dead
+  std::uint64_t ports_down = 0;  // a bit for each port that said so
   int entries = 0;         // that its completion queue was asked for
+  [[nodiscard]] bool is_down(std::uint8_t port) const noexcept {
+    return port < 64 && (ports_down >> port & 1u) != 0;
+  }
   // Its completion queue overran. Transports of one process share a device's events; whichever
   // reads this one sets the flag of the transport whose queue it is.
   std::unique_ptr<std::atomic<bool>> overran = std::make_unique<std::atomic<bool>>(false);

@@ -155,9 +155,13 @@ void Core::on_device_event(Device& device, ibv_event_type type, std::uint8_t por
       return end_lanes(device, EIO, [](const Lane&) { return true; });
     case IBV_EVENT_PORT_ERR:
       // A link takes longer to come back than retries last: its lanes' chunks are free for others
-      // at once. Whoever dials again finds the port closed until it is active.
+      // at once. Whoever dials again is refused until it is active.
       ++counters_.ports_down;
+      if (port < 64) device.ports_down |= std::uint64_t{1} << port;
       return end_lanes(device, ENETDOWN, [port](const Lane& lane) { return lane.port() == port; });
+    case IBV_EVENT_PORT_ACTIVE:
+      if (port < 64) device.ports_down &= ~(std::uint64_t{1} << port);
+      return context_.say_goodbyes();
     case IBV_EVENT_GID_CHANGE:
       ++counters_.gid_changes;
       return end_lanes(device, EADDRNOTAVAIL, [port, &device](const Lane& lane) {

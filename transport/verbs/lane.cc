@@ -1,5 +1,7 @@
 #include "transport/verbs/lane.h"
 
+#include <algorithm>
+
 #include "kvrail/base/no_alloc.h"
 
 namespace kvrail::transport::verbs {
@@ -89,7 +91,11 @@ void Lane::end(Status status, Code outcome) noexcept {
   end_status_ = status;
   end_outcome_ = outcome;
   deadline_ns_ = kNever;
+  const SteadyClock clock;
+  const TimeNs from = clock.now_ns();
   destroy_pairs();
+  TimeNs& longest = context_.counters.longest_teardown_ns;
+  longest = std::max(longest, clock.now_ns() - from);
   // From here on the device neither reads nor writes anything in this lane's name.
   context_.leases.forget_lane(bit());
   peer_leases_.clear();

@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "transport/ack_queue.h"
 #include "transport/event_sink.h"
@@ -74,6 +75,10 @@ struct LaneContext {
   std::array<Doorbell, 2> doorbells{};
   std::unique_ptr<std::byte[]> statement = std::make_unique<std::byte[]>(kMaxBodyBytes);
   TimeNs now_ns = 0;  // of the present poll
+  // Without queue pairs, of ports that are down: a goodbye that can't be sent now may break what
+  // sends them (soft-RoCE's does for good), so it waits until a port is back.
+  std::vector<rdma_cm_id*> unsaid{};
+  void say_goodbyes() noexcept;
 };
 
 /// What a connection event says, copied before it is acknowledged.

@@ -182,6 +182,7 @@ Status Lane::make_pairs() noexcept {
   const AllowAllocScope allow;  // once for each connection
   device_ = context_.devices.find(connection_->verbs);
   if (device_ == nullptr || device_->failed) return Status{Code::unreachable, Scope::device};
+  if (device_->is_down(port())) return Status{Code::unreachable, Scope::device, ENETDOWN};
   if (const Status status = make_memory(); !status.ok()) return status;
   if (const Status status = make_pair(kControl); !status.ok()) return status;
   own_greeting_ = Greeting{.receive_slots = context_.options.receive_slots,
@@ -313,14 +314,28 @@ void Lane::forget_memory() noexcept {
   memory_key_ = nullptr;
 }
 
+void LaneContext::say_goodbyes() noexcept {
+  for (rdma_cm_id* const connection : unsaid) {
+    static_cast<void>(::rdma_disconnect(connection));
+    ::rdma_destroy_id(connection);
+  }
+  unsaid.clear();
+}
+
 void Lane::destroy_pairs() noexcept {
   const AllowAllocScope allow;
   drop_windows();
-  if (connection_ != nullptr && connected_) static_cast<void>(::rdma_disconnect(connection_));
   if (connection_ != nullptr) {
+    const bool later = connected_ && device_ != nullptr && device_->is_down(port());
+    if (connected_ && !later) static_cast<void>(::rdma_disconnect(connection_));
     if (queues_[kBulk].pair != nullptr) ::ibv_destroy_qp(queues_[kBulk].pair);
     if (connection_->qp != nullptr) ::rdma_destroy_qp(connection_);
-    ::rdma_destroy_id(connection_);
+    connection_->context = nullptr;
+    if (later) {
+      context_.unsaid.push_back(connection_);
+    } else {
+      ::rdma_destroy_id(connection_);
+    }
   }
   for (SendQueue& queue : queues_) queue.pair = nullptr;
   connection_ = nullptr;

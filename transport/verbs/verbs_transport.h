@@ -78,6 +78,9 @@ struct VerbsCounters {
   std::uint64_t device_failures = 0;  // devices that died, completion queues that overran
   std::uint64_t ports_down = 0;       // links that went away
   std::uint64_t gid_changes = 0;
+  // The longest that a device took to destroy a lane's queue pairs: microseconds, where soft-RoCE
+  // waits until the packets that it has given to its card are sent.
+  TimeNs longest_teardown_ns = 0;
   wire::FrameCounters frames;  // refused frames, by reason
 };
 

@@ -132,6 +132,52 @@ TEST_CASE(
   CHECK(all_are(stream.to, std::byte{0xEE}));
 }
 
+TEST_CASE(
+    "restarts of either side at any point of a stream: a new life, a whole stream, no leases left") {
+  TwoSides sides;
+  constexpr std::uint64_t kChunks = 32;
+  Stream stream(sides, kChunks * kChunk);
+  Prng prng(11);
+  for (int round = 0; round < by_mode(5, 20, 1000); ++round) {
+    CAPTURE(round);
+    const int dies = round % 2;
+    for (const bool whole : {false, true}) {
+      for (auto& log : sides.log) log.clear();
+      std::fill(stream.to.begin(), stream.to.end(), std::byte{0});
+      const auto lanes = sides.connect();
+      sides.at(1).expose(kLease, 11, stream.sink);
+      const std::uint64_t wanted = whole ? kChunks : prng.uniform(kChunks);
+      std::uint64_t posted = 0;
+      REQUIRE(sides.until([&] {
+        while (posted < kChunks && sides.at(0).try_post_chunk(lanes[0], chunk(stream.source, posted)))
+          ++posted;
+        return sides.count(0, EventKind::chunk_done) >= wanted;
+      }));
+      if (whole) {
+        CHECK(std::memcmp(stream.from.data(), stream.to.data(), stream.to.size()) == 0);
+        sides.at(0).close_lane(lanes[0]);
+      } else {
+        sides.kill(dies);
+      }
+      REQUIRE(sides.until([&] {
+        return (!whole && dies == 0) || sides.count(0, EventKind::lane_down) == 1;
+      }));
+      REQUIRE(sides.until([&] {
+        return (!whole && dies == 1) || sides.count(1, EventKind::lane_down) == 1;
+      }));
+      if (whole || dies == 0) {
+        sides.at(1).withdraw(kLease);
+        REQUIRE(sides.until([&] { return sides.count(1, EventKind::lease_withdrawn) == 1; }));
+      }
+      if (whole) continue;
+      if (dies == 1) CHECK(sides.count(0, EventKind::chunk_done) == posted);  // each ended, once
+      sides.restart(dies);
+      std::vector<std::byte>& memory = dies == 0 ? stream.from : stream.to;
+      REQUIRE(sides.at(dies).register_memory(memory.data(), memory.size(), -1).ok());
+    }
+  }
+}
+
 TEST_CASE("a peer that says nothing is noticed, also by a side that only receives") {
   TwoSides sides([](int which, verbs::VerbsOptions& options) {
     if (which == 1) options.silent_after_ns = 300 * kMillisecondNs;

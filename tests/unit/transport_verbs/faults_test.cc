@@ -301,9 +301,14 @@ TEST_CASE("a port that goes down ends its lanes at once, another port's does not
   REQUIRE(sides.until([&] { return sides.count(0, EventKind::lane_down) == 1; }, 1));
   CHECK(sides.last(0, EventKind::lane_down).status.scope == Scope::device);
   check_one_end_each(sides, 32);
-  REQUIRE(sides.until([&] { return sides.count(1, EventKind::lane_down) == 1; }));
-  withdraw_after_loss(sides);
+  REQUIRE(sides.at(0).open_lane(sides.at(1).listen_address(), 8).ok());
+  REQUIRE(sides.until([&] { return sides.count(0, EventKind::lane_down) == 2; }));
+  CHECK(sides.last(0, EventKind::lane_down).status.detail == ENETDOWN);
   faults.shim.raise(IBV_EVENT_PORT_ACTIVE, 1);
+  REQUIRE(sides.until([&] {
+    return sides.count(1, EventKind::lane_down) == 1;  // the goodbye waited for the port
+  }));
+  withdraw_after_loss(sides);
   check_works(sides, stream);
 }
 
