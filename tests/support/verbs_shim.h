@@ -28,6 +28,7 @@ class VerbsShim {
   std::uint64_t max_region_bytes = 0;  // that devices claim; 0: what they have
   // DMA-BUF registration: 0: the device's own; else this errno; -1: a made-up success.
   int dmabuf = 0;
+  int dmabuf_fd = -1;  // passes for one, whatever it is
   std::vector<int> dmabufs_asked;  // descriptors that were to be registered
 
   // Completion queues.

@@ -130,9 +130,12 @@ void Core::withdraw(LeaseId lease) noexcept {
   unfinished_ = true;
 }
 
-Result<void> Core::register_memory(std::byte* base, std::uint64_t bytes, int) {
+Result<void> Core::register_memory(std::byte* base, std::uint64_t bytes, int fd) {
   const AllowAllocScope allow;
-  return memory_.add(base, bytes);
+  auto added = memory_.add(base, bytes, fd);
+  counters_.regions_by_dmabuf = memory_.by_dmabuf();
+  counters_.regions_by_peer_memory = memory_.by_peer_memory();
+  return added;
 }
 
 std::size_t Core::poll(TimeNs now_ns, std::span<Event> events) noexcept {

@@ -27,6 +27,7 @@ struct Region {
   std::uint32_t uses = 1;     // of the range
   bool foreign = false;       // registered by somebody else, who also undoes it
   bool writable = false;      // by peers
+  int dmabuf = -1;            // while it is registered: the descriptor that it lies in
   std::array<ibv_mr*, kMaxDevices> keys{};
 };
 
@@ -38,7 +39,10 @@ class MemoryMap {
   MemoryMap& operator=(const MemoryMap&) = delete;
 
   /// All or nothing: what was registered before a failure is undone. Control path.
-  [[nodiscard]] Result<void> add(std::byte* base, std::uint64_t bytes);
+  /// fd: what is mapped there from its start. Where that is a DMA-BUF (memory of a device, as a GPU's),
+  /// it is registered by it, or by its addresses where the device or kernel refuses that, which works
+  /// with a peer memory driver. -1: none.
+  [[nodiscard]] Result<void> add(std::byte* base, std::uint64_t bytes, int fd = -1);
   /// A range that somebody else has registered with the first device, for as long as it is here.
   void add_foreign(std::byte* base, std::uint64_t bytes, ibv_mr* key);
   void remove(std::byte* base) noexcept;
@@ -49,6 +53,10 @@ class MemoryMap {
     return search(address);
   }
   [[nodiscard]] std::size_t size() const noexcept { return regions_.size(); }
+  /// Registrations so far, by device and region, by way of a DMA-BUF; and those that were refused so
+  /// and went by address.
+  [[nodiscard]] std::uint64_t by_dmabuf() const noexcept { return by_dmabuf_; }
+  [[nodiscard]] std::uint64_t by_peer_memory() const noexcept { return by_peer_memory_; }
 
  private:
   [[nodiscard]] static bool contains(const Region& region, const std::byte* address) noexcept {
@@ -56,9 +64,12 @@ class MemoryMap {
   }
   [[nodiscard]] const Region* search(const std::byte* address) noexcept;
   [[nodiscard]] int register_region(Region& region) noexcept;
+  [[nodiscard]] ibv_mr* register_with(const Device& device, Region& region) noexcept;
   void release(Region& region) noexcept;
 
   Devices& devices_;
+  std::uint64_t by_dmabuf_ = 0;
+  std::uint64_t by_peer_memory_ = 0;
   std::vector<Region> regions_;
   std::size_t last_ = 0;  // where the last look-up ended; the next is mostly there too
 };

@@ -73,6 +73,8 @@ struct VerbsCounters {
   std::uint64_t leases_in_windows = 0;   // told with keys of their own, by lane
   std::uint64_t bounced_chunks = 0;      // sources that were never registered, copied first
   std::uint64_t leases_registered = 0;   // sinks that were never registered, registered for once
+  std::uint64_t regions_by_dmabuf = 0;       // device memory that was registered by its DMA-BUF,
+  std::uint64_t regions_by_peer_memory = 0;  // or, that being refused, by its addresses
   std::uint64_t stale_completions = 0;   // of a queue pair that is gone, or told of twice
   std::uint64_t failed_completions = 0;  // by whatever status but flush
   std::uint64_t device_failures = 0;  // devices that died, completion queues that overran
