@@ -100,7 +100,7 @@ class OtherPeer {
   OtherPeer(const OtherPeer&) = delete;
   OtherPeer& operator=(const OtherPeer&) = delete;
   void start() {
-    const Answer started = in_other(KVRAIL_VERBS_PEER " " + address());
+    const Answer started = in_other(KVRAIL_VERBS_PEER " 0.0.0.0:7471");
     REQUIRE(started.status == 0);
     pid_ = started.line;
     REQUIRE_FALSE(pid_.empty());
@@ -108,7 +108,12 @@ class OtherPeer {
   void kill(const char* signal) const {
     static_cast<void>(in_other(std::string("kill -") + signal + " " + pid_));
   }
-  [[nodiscard]] static std::string address() { return guests()[1] + ":7471"; }
+  // By the n-th of its cards.
+  [[nodiscard]] static std::string address(int card = 0) {
+    std::string host = guests()[1];
+    host.replace(host.find(".77."), 4, card == 0 ? ".77." : ".78.");
+    return host + ":7471";
+  }
 
  private:
   std::string pid_;
@@ -187,22 +192,34 @@ class OneSide {
     }
     log.clear();
   }
+  // A second lane, by another card.
+  [[nodiscard]] LaneId connect_too(int card) {
+    const auto opened = transport->open_lane(OtherPeer::address(card), 8);
+    REQUIRE(opened.ok());
+    REQUIRE(until([&] { return count(EventKind::lane_up) == 1; }));
+    log.clear();
+    return *opened;
+  }
   void close() {
+    const std::size_t before = count(EventKind::lane_down);
     transport->close_lane(lane);
-    REQUIRE(until([&] { return count(EventKind::lane_down) == 1; }));
+    REQUIRE(until([&] { return count(EventKind::lane_down) > before; }));
   }
   // The n-th post of the stream, which goes round; false: not now.
   bool post_next() {
+    if (!post_on(lane, posted)) return false;
+    ++posted;
+    return true;
+  }
+  bool post_on(LaneId which, std::uint64_t number) {
     ChunkPost post;
     post.lease = {0, static_cast<std::uint32_t>(lease_generation)};
     post.source = &source;
-    post.offset = posted * kChunk % kBytes;
+    post.offset = number * kChunk % kBytes;
     post.bytes = kChunk;
-    post.critical = posted % 5 == 4;
-    post.cookie = posted;
-    if (!transport->try_post_chunk(lane, post)) return false;
-    ++posted;
-    return true;
+    post.critical = number % 5 == 4;
+    post.cookie = number;
+    return transport->try_post_chunk(which, post);
   }
   [[nodiscard]] std::size_t done_well() const {
     std::size_t n = 0;
@@ -217,6 +234,9 @@ class OneSide {
       }
       return done_well() == kChunks;
     }));
+    check_digest();
+  }
+  void check_digest() {
     const std::array<std::byte, 1> question{std::byte{'D'}};
     REQUIRE(until([&] { return transport->try_post_frame(lane, question); }));
     REQUIRE(until([&] { return digest != 0; }));

@@ -155,6 +155,47 @@ TEST_CASE("two guests: an address comes and goes: the GID table changes, the lan
   side.close();
 }
 
+TEST_CASE("two guests: chunks striped over two cards; one goes down, the other carries on, none is lost") {
+  const OtherPeer peer;
+  OneSide side;
+  side.connect();
+  const std::array<LaneId, 2> lanes{side.lane, side.connect_too(1)};
+  std::set<std::uint64_t> missing;
+  for (std::uint64_t i = 0; i < kChunks; ++i) missing.insert(i);
+  std::set<std::uint64_t> under_way;
+  std::array<std::size_t, 2> carried{};
+  std::size_t seen = 0;
+  bool broken = false;
+  // Round and round until the second card is gone and all is there.
+  REQUIRE(side.until([&] {
+    for (; seen < side.log.size(); ++seen) {
+      const Event& event = side.log[seen];
+      if (event.kind != EventKind::chunk_done) continue;
+      under_way.erase(event.cookie);
+      if (!event.status.ok()) continue;
+      missing.erase(event.cookie);
+      ++carried[event.lane == lanes[0] ? 0 : 1];
+    }
+    for (const std::uint64_t number : missing) {
+      if (under_way.size() >= 16) break;
+      if (under_way.contains(number)) continue;
+      const std::size_t first = broken ? 0 : number % 2;
+      if (side.post_on(lanes[first], number)) under_way.insert(number);
+    }
+    if (!broken && carried[0] >= 5 && carried[1] >= 5) {
+      broken = true;
+      must_here("ip link set eth1 down");
+    }
+    return missing.empty() && side.count(EventKind::lane_down) == 1;
+  }));
+  CHECK(broken);
+  CHECK(under_way.empty());
+  CHECK(side.transport->counters().ports_down == 1);
+  side.check_digest();
+  must_here("ip link set eth1 up");
+  side.close();
+}
+
 TEST_CASE("two guests: a peer killed at any point of a stream; each life gets the whole stream exact") {
   OtherPeer peer;
   OneSide side;

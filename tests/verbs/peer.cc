@@ -46,65 +46,69 @@ class Peer {
       std::array<Event, 64> events;
       const std::size_t count = transport_->poll(clock_.now_ns(), events);
       for (const Event& event : std::span(events).first(count)) on_event(event);
-      while (!frames_.empty() && transport_->try_post_frame(lane_, frames_.front()))
+      while (!frames_.empty() &&
+             transport_->try_post_frame(frames_.front().lane, frames_.front().bytes))
         frames_.pop_front();
-      while (writes_to_ != 0 && transport_->try_post_chunk(lane_, next_chunk())) ++posted_;
+      while (writes_to_ != 0 && transport_->try_post_chunk(writes_on_, next_chunk())) ++posted_;
       if (count == 0) wait();
     }
   }
 
  private:
+  enum class Sink { free, shown, withdrawn };
+  struct Frame {
+    LaneId lane;
+    std::array<std::byte, 9> bytes;
+  };
+
   void on_event(const Event& event) {
     switch (event.kind) {
       case EventKind::lane_up:
-        lane_ = event.lane;  // the one before may not know yet that it is lost
+        lanes_.push_back(event.lane);
         peer_ = event.peer;
-        writes_to_ = 0;
-        frames_.clear();
-        if (state_ == Sink::shown) {
-          say('L', generation_);
-        } else if (state_ == Sink::free) {
-          show();
-        }
+        if (state_ == Sink::free) show();
+        if (state_ == Sink::shown) say(event.lane, 'L', generation_);
         break;
       case EventKind::lane_down:
-        if (!(event.lane == lane_)) break;
-        lane_ = LaneId{};
-        writes_to_ = 0;
-        frames_.clear();
-        if (state_ == Sink::shown) {
-          transport_->withdraw({0, generation_});
-          state_ = Sink::withdrawn;
-        }
+        forget(event.lane);
         break;
       case EventKind::lease_withdrawn:
         state_ = Sink::free;
-        if (lane_.valid()) show();
+        if (lanes_.empty()) break;
+        show();
+        for (const LaneId lane : lanes_) say(lane, 'L', generation_);
         break;
       case EventKind::frame:
-        on_frame(event.bytes);
+        on_frame(event.lane, event.bytes);
         break;
       default:
         break;
     }
   }
 
-  void on_frame(std::span<const std::byte> bytes) {
+  void forget(LaneId lane) {
+    std::erase(lanes_, lane);
+    std::erase_if(frames_, [lane](const Frame& frame) { return frame.lane == lane; });
+    if (writes_on_ == lane) writes_to_ = 0;
+    if (!lanes_.empty() || state_ != Sink::shown) return;
+    transport_->withdraw({0, generation_});
+    state_ = Sink::withdrawn;
+  }
+  void on_frame(LaneId lane, std::span<const std::byte> bytes) {
     if (bytes[0] == std::byte{'D'}) {
-      say('D', XXH3_64bits(sink_memory_.data(), kBytes));
+      say(lane, 'D', XXH3_64bits(sink_memory_.data(), kBytes));
     } else if (bytes.size() == 9) {
       std::memcpy(&writes_to_, bytes.data() + 1, sizeof(writes_to_));
+      writes_on_ = lane;
     }
   }
   void show() {
     state_ = Sink::shown;
     transport_->expose({0, ++generation_}, peer_, sink_view_);
-    say('L', generation_);
   }
-  void say(char what, std::uint64_t value) {
-    auto& frame = frames_.emplace_back(9);
-    frame[0] = static_cast<std::byte>(what);
-    std::memcpy(frame.data() + 1, &value, sizeof(value));
+  void say(LaneId lane, char what, std::uint64_t value) {
+    Frame& frame = frames_.emplace_back(Frame{lane, {static_cast<std::byte>(what)}});
+    std::memcpy(frame.bytes.data() + 1, &value, sizeof(value));
   }
   [[nodiscard]] ChunkPost next_chunk() const {
     ChunkPost post;
@@ -120,7 +124,6 @@ class Peer {
     static_cast<void>(::poll(&one, 1, 50));
   }
 
-  enum class Sink { free, shown, withdrawn };
   SteadyClock clock_;
   std::unique_ptr<verbs::VerbsTransport> transport_;
   std::vector<std::byte> sink_memory_;
@@ -130,12 +133,13 @@ class Peer {
   Payload sink_view_;
   Payload source_view_;
   Sink state_ = Sink::free;
-  LaneId lane_;
+  std::vector<LaneId> lanes_;
   NodeId peer_ = 0;
   std::uint32_t generation_ = 0;
   std::uint64_t writes_to_ = 0;
+  LaneId writes_on_;
   std::uint64_t posted_ = 0;
-  std::deque<std::vector<std::byte>> frames_;
+  std::deque<Frame> frames_;
 };
 
 int run(const char* address, int ready) {

@@ -26,16 +26,19 @@ hostname "node$node"
 ip link set lo up
 modprobe virtio_net
 until_true ip link show eth0
-ip addr add "$address/24" dev eth0
-ip link set eth0 mtu 4200
-ip link set eth0 up
 modprobe -a ib_uverbs rdma_ucm ib_umad rdma_rxe
-rdma link add rxe0 type rxe netdev eth0 || echo 'rdma-vm: soft-RoCE could not be set up'
+for card in 0 1; do
+  ip link show "eth$card" >/dev/null 2>&1 || continue
+  ip addr add "${address/.77./.7$((7 + card)).}/24" dev "eth$card"
+  ip link set "eth$card" mtu 4200
+  ip link set "eth$card" up
+  rdma link add "rxe$card" type rxe netdev "eth$card" || echo 'rdma-vm: soft-RoCE could not be set up'
+done
 if [[ -n $out ]]; then
   mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=mmap out "$out"
 fi
 # A link-local address that is still being checked can't be used.
-until_true sh -c '! ip -6 addr show dev eth0 | grep -q tentative'
+until_true sh -c '! ip -6 addr | grep -q tentative'
 
 /bin/bash /run/kvrail-vm/command </dev/null
 echo $? >/run/kvrail-vm/status.new
