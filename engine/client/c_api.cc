@@ -316,6 +316,17 @@ kvrail_code kvrail_will_need(kvrail_agent* agent, const char* owner, const char*
   });
 }
 
+kvrail_code kvrail_describe_workflow(kvrail_agent* agent, const char* workflow, const kvrail_workflow_step* steps,
+                                     size_t step_count, const kvrail_workflow_hand_over* hand_overs,
+                                     size_t hand_over_count, int64_t timeout_ns) {
+  return guarded([&]() -> kvrail_code {
+    WorkflowDescription description;
+    for (size_t i = 0; i < step_count; ++i) description.steps.push_back({std::string(text_of(steps[i].agent)), Nanoseconds(steps[i].duration_ns)});
+    for (size_t i = 0; i < hand_over_count; ++i) description.hand_overs.push_back({hand_overs[i].from, hand_overs[i].to});
+    return done(agent->agent.describe_workflow(text_of(workflow), description, Nanoseconds(timeout_ns)));
+  });
+}
+
 kvrail_code kvrail_reserve(kvrail_agent* agent, const char* receiver, uint64_t bytes, int64_t period_ns,
                            int64_t offset_ns, int64_t timeout_ns, kvrail_reservation_figures* figures,
                            uint32_t* reservation) {

@@ -28,4 +28,54 @@ Result<void> Agent::will_need(std::string_view owner, std::string_view context, 
   return reply.ok() ? Result<void>() : Result<void>(std::move(reply).error());
 }
 
+namespace {
+
+// scheduler::WorkflowGraph::Fault, which is part of the protocol (docs/ipc.md).
+const char* fault_text(std::int32_t detail) {
+  switch (detail) {
+    case 1: return "a workflow has one step at least";
+    case 2: return "a workflow has at most 64 steps and 256 hand-overs";
+    case 3: return "a hand-over names a step that is not there";
+    case 4: return "a step takes a time that is not negative, and at most a day";
+    case 5: return "the hand-overs lead in a circle; give an agent a step for each of its turns";
+    default: return "cannot describe the workflow";
+  }
+}
+
+}  // namespace
+
+Result<void> Agent::describe_workflow(std::string_view name, const WorkflowDescription& description, Nanoseconds timeout) {
+  using engine::ipc::WorkflowEdgeRecord;
+  using engine::ipc::WorkflowStepRecord;
+  const auto refused = [](std::int32_t fault) { return Error{{Code::invalid_argument, Scope::transfer, fault}, fault_text(fault)}; };
+  const Result<Name> workflow = make_name(name);
+  if (!workflow.ok()) return Error{workflow.status(), "workflow '" + std::string(name) + "': " + workflow.error().message};
+  if (description.steps.empty()) return refused(1);
+  if (description.steps.size() > engine::ipc::kMaxWorkflowSteps ||
+      description.hand_overs.size() > engine::ipc::kMaxWorkflowEdges) {
+    return refused(2);
+  }
+  std::vector<WorkflowStepRecord> steps;
+  for (const WorkflowDescription::Step& step : description.steps) {
+    const Result<Name> agent = make_name(step.agent);
+    if (!agent.ok()) return Error{agent.status(), "agent '" + step.agent + "': " + agent.error().message};
+    steps.push_back({*agent, step.duration.count()});
+  }
+  std::vector<WorkflowEdgeRecord> edges;
+  for (const WorkflowDescription::HandOver& one : description.hand_overs) {
+    if (one.from >= steps.size() || one.to >= steps.size()) return refused(3);
+    edges.push_back({static_cast<std::uint8_t>(one.from), static_cast<std::uint8_t>(one.to)});
+  }
+  SubmitRecord record;
+  record.command = Command::describe_workflow;
+  record.flags = engine::ipc::kFlagAnswer;
+  record.name = *workflow;
+  record.count = static_cast<std::uint32_t>(steps.size());
+  const std::array<Bytes, 2> payload{std::as_bytes(std::span{steps}), std::as_bytes(std::span{edges})};
+  auto reply = state_->call(record, payload, Deadline(timeout), "cannot describe the workflow");
+  if (reply.ok()) return {};
+  if (reply.status().code == Code::invalid_argument && reply.status().detail > 0) return refused(reply.status().detail);
+  return std::move(reply).error();
+}
+
 }  // namespace kvrail

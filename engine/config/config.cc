@@ -292,6 +292,9 @@ Readers top_readers(Config& c) {
           {"offload", section(source, "offload", offload_readers(c))},
           {"codec", section(source, "codec", {{"profile", text(c.profile, "to use the built-in figures")}})},
           {"log", section(source, "log", log_readers(c))},
+          {"workflow", list(c.workflows, source, "workflow", [](WorkflowFile& workflow) {
+             return Readers{{"name", text(workflow.name)}, {"file", text(workflow.file)}};
+           })},
           {"peer", list(c.peers, source, "peer", [](PeerConfig& peer) {
              return Readers{{"address", text(peer.address)}, {"transport", text(peer.transport)}};
            })}};
@@ -352,6 +355,11 @@ Result<Config> load_config(const std::string& path) {
   // A relative path is meant from where the file lies, as a service has no folder of its own to count from.
   if (config.ok() && !config->profile.empty()) {
     config->profile = (std::filesystem::path(path).parent_path() / config->profile).string();
+  }
+  if (config.ok()) {
+    for (WorkflowFile& workflow : config->workflows) {
+      workflow.file = (std::filesystem::path(path).parent_path() / workflow.file).string();
+    }
   }
   return config;
 }

@@ -40,6 +40,12 @@ struct ConfigSource {
   [[nodiscard]] bool operator==(const ConfigSource&) const = default;
 };
 
+// What tasks of a workflow are like, for all tenants: an agent graph in a YAML file.
+struct WorkflowFile {
+  std::string name, file;
+  [[nodiscard]] bool operator==(const WorkflowFile&) const = default;
+};
+
 struct Config {
   ConfigSource source;
   // [node]
@@ -105,6 +111,7 @@ struct Config {
   std::uint64_t offload_commit_bytes = 8ULL << 20;
   TimeNs offload_slow_after_ns = kSecondNs;
   // [codec]
+  std::vector<WorkflowFile> workflows;  // [[workflow]]
   std::string profile;             // a file of kvrail-calibrate; empty: the built-in figures
   // [log]
   std::string log_level = "info";

@@ -184,6 +184,28 @@ Result<void> validate_peers(const Config& config) {
   return {};
 }
 
+Result<void> validate_workflows(const Config& config) {
+  constexpr std::size_t kMost = 16;  // as many as a tenant may describe itself
+  if (config.workflows.size() > kMost) {
+    return refused(config, {slot("workflow", kMost, "name")}, "workflow: at most 16 can be described; leave out those that are rare");
+  }
+  std::map<std::string, std::size_t> names;
+  for (std::size_t i = 0; i < config.workflows.size(); ++i) {
+    const WorkflowFile& workflow = config.workflows[i];
+    const std::string name_at = slot("workflow", i, "name"), file_at = slot("workflow", i, "file");
+    if (workflow.name.empty()) return refused(config, {file_at}, "workflow.name: missing; give the name that tasks are begun with");
+    if (auto name = make_name(workflow.name); !name.ok()) {
+      return refused(config, {name_at}, "workflow.name: \"" + workflow.name + "\": " + name.error().message);
+    }
+    if (workflow.file.empty()) return refused(config, {name_at}, "workflow.file: missing; give the YAML file of its agent graph");
+    if (const auto [first, fresh] = names.emplace(workflow.name, i); !fresh) {
+      return refused(config, {name_at, slot("workflow", first->second, "name")},
+                     "workflow.name: \"" + workflow.name + "\" stands twice");
+    }
+  }
+  return {};
+}
+
 // A medium that would never be offered, and what would have no effect.
 Result<void> validate_media(const Config& config) {
   if (config.policy == Medium::window && config.window_tokens == 0) {
@@ -266,7 +288,7 @@ Result<void> validate(const Config& config) {
                    "peer looks dead");
   }
   for (const auto step :
-       {validate_paths, validate_workers, validate_security, validate_tenants, validate_peers,
+       {validate_paths, validate_workers, validate_security, validate_tenants, validate_workflows, validate_peers,
         validate_media, validate_offload}) {
     if (auto good = step(config); !good.ok()) return good;
   }

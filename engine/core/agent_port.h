@@ -48,6 +48,15 @@ struct ReservationAsk {
   std::uint64_t bytes = 0;
 };
 
+// Of a workflow: what one agent does in it, and which step hands over to which.
+struct WorkflowStep {
+  Name agent;
+  std::int64_t duration_ns = 0;      // 0: not known
+};
+struct WorkflowEdge {
+  std::uint8_t from = 0, to = 0;     // indices of steps
+};
+
 // Where a delivered context lies: its manifest (engine/core/manifest.h), readable by the agent.
 struct ManifestRef {
   std::uint32_t arena = 0;
@@ -151,6 +160,9 @@ class AgentCommands {
   virtual Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow,
                             std::int64_t deadline_ns) noexcept = 0;
   virtual Status end_task(AgentHandle agent, TaskId task) noexcept = 0;
+  // In place of an earlier description of that name. Status detail: the scheduler::WorkflowGraph::Fault.
+  virtual Status describe_workflow(AgentHandle agent, const Name& workflow, std::span<const WorkflowStep> steps,
+                                   std::span<const WorkflowEdge> edges) noexcept = 0;
   // A refusal comes as an event too, for its figures.
   virtual Status reserve(AgentHandle agent, TicketId ticket, const Name& receiver,
                          const ReservationAsk& ask) noexcept = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 
 namespace kvrail::engine {
 namespace {
@@ -163,9 +164,7 @@ void Node::Core::drop_open_work(AgentHandle handle) noexcept {
     }
   });
   recalls_.for_each([&](Handle<Recall>, Recall& recall) { recall.ended |= recall.agent == handle; });
-  tasks_.for_each([&](Handle<Task>, Task& task) {
-    if (task.agent == handle && task.ended_ns == 0) task.ended_ns = now_;
-  });
+  desk_->tasks().end_those_of(handle, now_);
   drop_splits_of(handle);
   drop_expected_of(handle);
   drop_reservations_of(handle);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 
 namespace kvrail::engine {
 
@@ -80,7 +81,7 @@ void Node::Core::end_out(std::uint32_t index, Status status, std::uint64_t bytes
   push_sent(out, bytes, observed_ns);
   explain_out(out, bytes, observed_ns);
   ++(status.ok() ? counters_.transfers_out_ok : counters_.transfers_out_failed);
-  if (status.ok()) note_task(out.task, bytes);
+  if (status.ok()) desk_->tasks().count_transfer(out.task, bytes);
   move(out, OutState::draining);
   timers_.cancel(entity(Kind::out, index));
   status_dirty_ = true;

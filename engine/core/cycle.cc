@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 
 namespace kvrail::engine {
 namespace {
@@ -75,6 +76,10 @@ void Node::Core::on_frame(std::uint32_t lane, std::span<const std::byte> bytes) 
   const auto take = [&]<class M>(M message, void (Core::*handler)(std::uint32_t, const M&) noexcept) {
     good = handle(lane, bytes, message, handler);
   };
+  const auto take_task = [&]<class M>(M message, void (TaskDesk::*handler)(std::uint32_t, const M&) noexcept) {
+    good = wire::decode(bytes, message).ok();
+    if (good) (desk_.get()->*handler)(lane, message);
+  };
   if (good) {
     switch (*type) {
       case wire::MessageType::keepalive: take(wire::Keepalive{}, &Core::on_keepalive); break;
@@ -92,6 +97,9 @@ void Node::Core::on_frame(std::uint32_t lane, std::span<const std::byte> bytes) 
       case wire::MessageType::fetch: take(wire::Fetch{}, &Core::on_fetch); break;
       case wire::MessageType::state: take(wire::State{}, &Core::on_state); break;
       case wire::MessageType::summary: take(wire::Summary{}, &Core::on_summary); break;
+      case wire::MessageType::workflow: take_task(wire::Workflow{}, &TaskDesk::on_workflow); break;
+      case wire::MessageType::task: take_task(wire::TaskNotice{}, &TaskDesk::on_task); break;
+      case wire::MessageType::turn: take_task(wire::TurnNotice{}, &TaskDesk::on_turn); break;
       case wire::MessageType::eager: take(wire::Eager{}, &Core::on_eager); break;
       case wire::MessageType::encodings: ++counters_.unknown_messages; break;  // the planes tell it
     }

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 
 namespace kvrail::engine {
 namespace {
@@ -258,7 +259,8 @@ void Node::Core::show_peers_and_tasks(StatusData& data) noexcept {
   });
   data.peer_count = n;
   n = 0;
-  tasks_.for_each([&](Handle<Task>, Task& task) {
+  desk_->tasks().for_each([&](const Task& task) {
+    if (task.from_peer) return;
     StatusTask& row = data.tasks[n++ % kStatusTasks];
     row.task = task.id;
     row.workflow = task.workflow;

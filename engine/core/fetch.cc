@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 
 namespace kvrail::engine {
 namespace {
@@ -37,6 +38,7 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
     }
     deliver_locally({next_transfer_++, from, handle, ticket, true, 0, context, found, options, now_}, view);
     note_used(handle, asker->tenant, owner, context);
+    desk_->turn_uses(options.task, handle, owner, context);
     return Status{};
   }
   const AllowAllocScope allow;  // an Error's sentence, when there is one
@@ -44,6 +46,7 @@ Status Node::Core::fetch(AgentHandle handle, TicketId ticket, const Name& owner,
   if (fetches_.full() || !reserve_events(handle, 1)) return Status{Code::out_of_capacity};
   yield_refresh();
   (void)open_fetch(handle, ticket, remotes_.get(remotes_.handle_at(place->remote))->peer, owner, context, version, options);
+  desk_->turn_uses(options.task, handle, owner, context);
   return Status{};
 }
 
@@ -77,6 +80,7 @@ void Node::Core::run_fetch(std::uint32_t index) noexcept {
   if (fetch == nullptr || fetch->posted || fetch->in.valid()) return;
   const std::uint32_t lane = best_lane(fetch->peer);
   if (lane == kNoIndex) return;
+  if (!desk_->tell(fetch->options.task, fetch->peer, lane)) return want_later(Kind::fetch, index);
   wire::Fetch message;
   message.fetch_id = fetch->id;
   message.task = fetch->options.task;

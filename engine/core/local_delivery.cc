@@ -1,6 +1,7 @@
 // Delivery between agents of one node: one descriptor and a reference count, no byte is read. Names are
 // looked up within a tenant, so another tenant's agent is simply not found.
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 #include "scheduler/cost.h"
 
 namespace kvrail::engine {
@@ -93,7 +94,9 @@ void Node::Core::finish_locally(const LocalRequest& request, Medium medium, Stat
       push_event(request.to, event);
       ++agent(request.to)->deliveries;
       ++counters_.local_deliveries;
-      note_task(request.options.task, 0);
+      desk_->tasks().count_transfer(request.options.task, 0);
+      VersionView view;
+      if (!request.fetch && store_->view(version, view)) desk_->turn_begins(request.options.task, request.to, &view.owner, &request.context);
     } else {
       status = Status{Code::out_of_capacity};
       release_reserved(request.to, 1);

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 
 namespace kvrail::engine {
 namespace {
@@ -97,8 +98,6 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       ended_order_(options.limits.max_ended),
       beliefs_(kMaxBeliefs),
       fetches_(kMaxFetches),
-      tasks_(options.limits.max_tasks),
-      task_of_(options.limits.max_tasks),
       reservations_(options.limits.max_reservations),
       local_waits_(kMaxLocalWaits),
       open_deliveries_(kMaxOpenDeliveries),
@@ -110,6 +109,7 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       timers_(entity_count()),
       work_(entity_count()),
       event_agents_(options.store.max_agents) {
+  desk_ = std::make_unique<TaskDesk>(*this);
   dials_.reserve(options.limits.max_dials);
   dial_states_ = std::make_unique<DialState[]>(options.limits.max_dials);
   store_->on_retire(&Core::unregister_arena, this);
@@ -350,11 +350,20 @@ Status Node::summary(AgentHandle agent, TransferId request, std::uint8_t kind,
 Status Node::begin_task(AgentHandle agent, TicketId ticket, const Name& workflow,
                         std::int64_t deadline_ns) noexcept {
   core_->tick();
-  return core_->begin_task(agent, ticket, workflow, deadline_ns);
+  return core_->desk_->begin(agent, ticket, workflow, deadline_ns);
 }
 Status Node::end_task(AgentHandle agent, TaskId task) noexcept {
   core_->tick();
-  return core_->end_task(agent, task);
+  return core_->desk_->end(agent, task);
+}
+Status Node::describe_for_all(const Name& workflow, std::span<const WorkflowStep> steps,
+                              std::span<const WorkflowEdge> edges) noexcept {
+  return core_->desk_->describe(Name{}, workflow, steps, edges);
+}
+Status Node::describe_workflow(AgentHandle agent, const Name& workflow, std::span<const WorkflowStep> steps,
+                               std::span<const WorkflowEdge> edges) noexcept {
+  const LocalAgent* owner = core_->agent(agent);
+  return owner == nullptr ? Status{Code::not_found} : core_->desk_->describe(owner->info.tenant, workflow, steps, edges);
 }
 Status Node::reserve(AgentHandle agent, TicketId ticket, const Name& receiver, const ReservationAsk& ask) noexcept {
   core_->tick();

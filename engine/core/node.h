@@ -131,6 +131,10 @@ class Node final : public AgentCommands {
   // Conductor, at most once, after the last add_transport(). Where blocks go that leave memory. The node touches it in
   // cycle() only; what it still reads and writes is the node's memory, so it ends before the node does.
   void set_tier(TierPort& tier) noexcept;
+  // What tasks of that workflow are like, for tenants that don't describe it themselves; before the first cycle(). Refused
+  // as AgentCommands::describe_workflow() is.
+  [[nodiscard]] Status describe_for_all(const Name& workflow, std::span<const WorkflowStep> steps,
+                                        std::span<const WorkflowEdge> edges) noexcept;
   // What the agent's Probe says; idle_until 0: unknown.
   void update_compute(AgentHandle agent, const ComputeProfile& compute, TimeNs backlog_ns,
                       TimeNs idle_until_ns) noexcept;
@@ -194,6 +198,8 @@ class Node final : public AgentCommands {
   Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow,
                     std::int64_t deadline_ns) noexcept override;
   Status end_task(AgentHandle agent, TaskId task) noexcept override;
+  Status describe_workflow(AgentHandle agent, const Name& workflow, std::span<const WorkflowStep> steps,
+                           std::span<const WorkflowEdge> edges) noexcept override;
   Status reserve(AgentHandle agent, TicketId ticket, const Name& receiver,
                  const ReservationAsk& ask) noexcept override;
   Status unreserve(AgentHandle agent, ReservationId reservation) noexcept override;

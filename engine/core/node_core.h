@@ -125,12 +125,6 @@ class Node::Core {
   void push_committed(AgentHandle agent, TicketId ticket, const Result<VersionHandle>& version) noexcept;
   Status release(AgentHandle agent, DeliveryHandle delivery, std::int64_t recompute_ns) noexcept;
 
-  // tasks.cc
-  Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow, TimeNs deadline_ns) noexcept;
-  Status end_task(AgentHandle agent, TaskId task) noexcept;
-  void note_task(TaskId task, std::uint64_t bytes) noexcept;
-  [[nodiscard]] TimeNs task_deadline(TaskId task) const noexcept;
-
   // reservations.cc
   Status reserve(AgentHandle handle, TicketId ticket, const Name& receiver, const ReservationAsk& ask) noexcept;
   Status unreserve(AgentHandle handle, ReservationId id) noexcept;
@@ -415,6 +409,8 @@ class Node::Core {
 
   // prefetch.cc
   Status will_need(AgentHandle agent, const Name& owner, const Name& context, std::int64_t in_ns, std::uint32_t probability_ppm) noexcept;
+  Status expect_use(AgentHandle agent, const LocalAgent& asker, const Hint& hint) noexcept;
+  void drop_a_learned_one() noexcept;
   [[nodiscard]] Handle<Expected> find_expected(std::uint64_t agent, std::uint64_t key) noexcept;
   void drop_expected(const scheduler::PrefetchPlan::Item& item) noexcept;
   void drop_expected_of(AgentHandle agent) noexcept;
@@ -558,8 +554,8 @@ class Node::Core {
   std::uint64_t lanes_up_ = 0;                    // ever
   FlatMap<BeliefKey, Belief, BeliefKeyHash> beliefs_;
   SlotTable<Fetch> fetches_;
-  SlotTable<Task> tasks_;
-  FlatMap<TaskId, std::uint32_t, WordHash> task_of_;
+  class TaskDesk;                     // task_desk.h
+  std::unique_ptr<TaskDesk> desk_;
   SlotTable<OpenReservation> reservations_;
   ReservationId last_reservation_ = 0;
   SlotTable<LocalWait> local_waits_;

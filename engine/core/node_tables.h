@@ -244,6 +244,7 @@ struct Expected {
   Name agent_name, owner, context;
   TimeNs when_ns = 0, over_ns = 0;
   std::uint32_t probability_ppm = 0;
+  bool learned = false;               // from earlier tasks, not said by the agent
   scheduler::PrefetchPlan::Id item;   // once it has started
   bool running = false;
   Handle<Restore> restore;            // while it runs
@@ -273,12 +274,13 @@ struct Offload {
   std::span<std::byte> record;        // its name, scratch memory
 };
 
-struct Task {
-  TaskId id = 0;
-  AgentHandle agent;
-  Name workflow, agent_name;
-  TimeNs begun_ns = 0, ended_ns = 0, deadline_ns = 0;
-  std::uint64_t transfers = 0, bytes = 0;
+// That an agent will probably use a context.
+struct Hint {
+  const Name& owner;
+  const Name& context;
+  TimeNs in_ns = 0, spread_ns = 0;
+  std::uint32_t probability_ppm = 0;
+  bool learned = false;
 };
 
 // A reservation of a local agent. Between lanes it has none, and waits for the next one to the same peer.

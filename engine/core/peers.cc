@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 
 namespace kvrail::engine {
 namespace {
@@ -105,6 +106,7 @@ std::uint32_t Node::Core::make_peer(NodeId id) noexcept {
 
 // What is known of a life of the peer that is over.
 void Node::Core::forget_peer(std::uint32_t peer) noexcept {
+  desk_->forget_peer(peer);
   ended_.erase_if([&](const TransferKey& key, const Ended&) { return key.peer == peer; });
   beliefs_.erase_if([&](const BeliefKey& key, const Belief&) { return key.peer == peer; });
 }

@@ -20,33 +20,54 @@ Status Node::Core::will_need(AgentHandle handle, const Name& owner, const Name& 
   const LocalAgent* asker = agent(handle);
   if (asker == nullptr) return Status{Code::not_found};
   if (in_ns < 0 || probability_ppm > 1'000'000) return Status{Code::invalid_argument};
-  const std::uint64_t key = context_key(asker->tenant, owner, context);
   if (probability_ppm == 0) {
-    drop_expected(plan_.cancel(handle.packed(), key));
+    drop_expected(plan_.cancel(handle.packed(), context_key(asker->tenant, owner, context)));
     return Status{};
   }
+  return expect_use(handle, *asker, {owner, context, in_ns, 0, probability_ppm, false});
+}
+
+Status Node::Core::expect_use(AgentHandle handle, const LocalAgent& asker, const Hint& hint) noexcept {
   VersionView view;
-  const VersionHandle version = store_->find(asker->tenant, owner, context, 0);
+  const VersionHandle version = store_->find(asker.tenant, hint.owner, hint.context, 0);
   if (!version.valid() || !store_->view(version, view)) return Status{Code::not_found};
   if (tier_ == nullptr) return Status{};  // what is here stays here or is gone
+  const std::uint64_t key = context_key(asker.tenant, hint.owner, hint.context);
   const std::uint64_t bytes = view.hashes.size() * view.layout.block_bytes();
   Handle<Expected> known = find_expected(handle.packed(), key);
+  // What an agent said itself is better known than what was learned.
+  if (known.valid() && hint.learned && !expected_.get(known)->learned && now_ < expected_.get(known)->over_ns) return Status{};
+  if (!known.valid() && expected_.full() && !hint.learned) drop_a_learned_one();
   if (!known.valid()) known = expected_.try_emplace();
   if (!known.valid()) return Status{Code::out_of_capacity};
   Expected& expected = *expected_.get(known);
   expected.agent = handle.packed();
   expected.key = key;
-  expected.tenant = asker->tenant;
-  expected.agent_name = asker->info.name;
-  expected.owner = owner;
-  expected.context = context;
-  expected.when_ns = add_saturating(now_, in_ns);
-  expected.over_ns = add_saturating(expected.when_ns, scheduler::ValueIndex::grace_ns(in_ns, 0));
-  expected.probability_ppm = probability_ppm;
-  store_->expect(version, probability_ppm, expected.when_ns);
-  if (plan_.expect({handle.packed(), key, probability_ppm, expected.when_ns, tier_->restore_ns(bytes), bytes}, now_)) return Status{};
+  expected.tenant = asker.tenant;
+  expected.agent_name = asker.info.name;
+  expected.owner = hint.owner;
+  expected.context = hint.context;
+  expected.learned = hint.learned;
+  expected.when_ns = add_saturating(now_, hint.in_ns);
+  expected.over_ns = add_saturating(expected.when_ns, scheduler::ValueIndex::grace_ns(hint.in_ns, hint.spread_ns));
+  expected.probability_ppm = hint.probability_ppm;
+  store_->expect(version, hint.probability_ppm, expected.when_ns);
+  const scheduler::PrefetchHint plan{handle.packed(), key, hint.probability_ppm, expected.when_ns, tier_->restore_ns(bytes),
+                                     bytes, hint.spread_ns};
+  if (plan_.expect(plan, now_)) return Status{};
   if (!expected.pinned.valid() && !expected.running) expected_.erase(known);
   return Status{Code::out_of_capacity};
+}
+
+// One that waits or lies here makes room for what an agent says.
+void Node::Core::drop_a_learned_one() noexcept {
+  Handle<Expected> goes;
+  expected_.for_each([&](Handle<Expected> handle, const Expected& expected) {
+    if (expected.learned && !expected.running) goes = handle;
+  });
+  if (!goes.valid()) return;
+  const Expected& expected = *expected_.get(goes);
+  drop_expected(plan_.cancel(expected.agent, expected.key));
 }
 
 Handle<Expected> Node::Core::find_expected(std::uint64_t of, std::uint64_t key) noexcept {

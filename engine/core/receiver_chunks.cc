@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 #include "transport/payload_ops.h"
 
 namespace kvrail::engine {
@@ -259,6 +260,7 @@ void Node::Core::deliver(std::uint32_t index, VersionHandle version) noexcept {
     push_event(in.to, event);
   }
   ++agent(in.to)->deliveries;
+  if (in.fetch == kNoIndex) desk_->turn_begins(in.task, in.to, &in.from_name, &in.context);
   const std::uint32_t lane = in.lane == kNoIndex ? 0 : in.lane;
   if (in.medium != Medium::tokens && in.medium != Medium::reference && in.pick.bytes > 0 && in.pick.predicted_ns > 0) {
     chooser_.observe(lane, divided ? Medium::split : in.medium, in.pick.bytes, in.pick.predicted_ns, now_ - in.decided_ns);
@@ -341,7 +343,7 @@ void Node::Core::close_in(std::uint32_t index, Answer answer, Status status) noe
     if (in.fetch != kNoIndex) end_fetch(in.fetch, status, &in);   // takes the fetch from `in`
   }
   await_offer(in);
-  if (status.ok()) note_task(in.task, in.payload_bytes);
+  if (status.ok()) desk_->tasks().count_transfer(in.task, in.payload_bytes);
   if (answer == Answer::done || answer == Answer::none) remember_ended(in);
   scratch_.give_back(in.tokens);
   status_dirty_ = true;

@@ -161,6 +161,7 @@ void Node::Core::fill_incoming(Incoming& in, std::uint32_t lane, const wire::Off
   in.fidelity_floor_ppm = message.fidelity_floor_ppm;
   in.source_epsilon_ppm = in.epsilon_ppm = message.epsilon_ppm;
   in.weight = message.weight;
+  in.criticality_milli = message.criticality_milli;
   in.critical = message.critical;
   in.background = message.background;
   in.eager_announced = message.eager;

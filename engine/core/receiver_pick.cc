@@ -96,7 +96,7 @@ void Node::Core::fill_facts(const Incoming& in, scheduler::ReceiverFacts& facts)
   facts.remaining_ns = in.deadline_ns == 0 ? 0 : std::max<TimeNs>(in.deadline_ns - now_, 1);
   facts.fidelity_floor_ppm = in.fidelity_floor_ppm;
   facts.lineage_floor_ppm = in.floor_waived ? 0 : options_.lineage_floor_ppm;
-  facts.weight_milli = std::uint32_t{in.weight} * 1000 / kMeanWeight;
+  facts.weight_milli = std::uint32_t{in.weight} * in.criticality_milli / kMeanWeight;
   facts.source_epsilon_ppm = in.source_epsilon_ppm;
 }
 

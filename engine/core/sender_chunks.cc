@@ -226,9 +226,9 @@ void Node::Core::add_span_flow(std::uint32_t index) noexcept {
   spec.ready_bytes = std::clamp(out.ready_bytes, span.begin, span.end);
   spec.start_offset = span.begin;
   spec.weight = out.weight;
-  spec.base_milli = std::uint32_t{1000} * out.weight;
+  spec.base_milli = std::uint32_t{out.criticality_milli} * out.weight;
   spec.submitted_ns = out.submitted_ns;
-  spec.deadline_ns = out.deadline_ns != 0 ? out.deadline_ns : task_deadline(out.task);
+  spec.deadline_ns = out.deadline_ns != 0 ? out.deadline_ns : out.urgent_by_ns;
   spec.critical = out.critical;
   spec.background = out.background;
   spec.suspensions = out.suspensions;

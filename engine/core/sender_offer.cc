@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "engine/core/node_core.h"
+#include "engine/core/task_desk.h"
 
 namespace kvrail::engine {
 namespace {
@@ -115,6 +116,7 @@ Status Node::Core::send(AgentHandle handle, TicketId ticket, const Name& name, s
     send_to(handle, ticket, name, version, view, receivers[i], static_cast<std::uint16_t>(i), options);
   }
   note_used(handle, view.tenant, view.owner, name);
+  desk_->turn_leads(options.task, handle, receivers, view.owner, name);
   return Status{};
 }
 
@@ -182,6 +184,7 @@ OutHandle Node::Core::start_out(const OutRequest& request) noexcept {
   out.deadline_ns = request.options.deadline_ns == 0 ? 0 : add_saturating(now_, request.options.deadline_ns);
   out.give_up_ns = out.deadline_ns != 0 ? out.deadline_ns : now_ + options_.accept_timeout_ns;
   if (!out.background) yield_refresh();
+  desk_->weigh_hand_over(out);
   store_->pin(out.version);
   ++peer_at(out.peer).open;
   KVRAIL_ASSERT(out_ids_.insert(out.id, handle.index) != nullptr);
@@ -320,7 +323,7 @@ void Node::Core::run_offering(std::uint32_t index) noexcept {
   if (out.lane == kNoIndex) return;
   VersionView view;
   KVRAIL_ASSERT(store_->view(out.version, view));
-  const bool posted = (out.offer_posted || post_offer(out, view)) && post_tokens(out, view) &&
+  const bool posted = (out.offer_posted || (desk_->tell(out.task, out.peer, out.lane) && post_offer(out, view))) && post_tokens(out, view) &&
                       (!out.eager || out.eager_posted || post_eager(out, view));
   if (!posted) return want_later(Kind::out, index);
   move(out, OutState::offered);
@@ -376,6 +379,7 @@ bool Node::Core::post_offer(Outgoing& out, const VersionView& view) noexcept {
   offer.fidelity_floor_ppm = out.fidelity_floor_ppm;
   offer.epsilon_ppm = view.epsilon_ppm;
   offer.weight = out.weight;
+  offer.criticality_milli = out.criticality_milli;
   offer.critical = out.critical;
   offer.background = out.background;
   offer.wish = out.wish;

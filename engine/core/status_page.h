@@ -71,13 +71,16 @@ struct StatusCounters {
   std::uint64_t restores = 0;            // contexts, and beginnings of such, that came back from it
   std::uint64_t restores_failed = 0;     // not all there any more, damaged, no memory: sent or computed instead
   std::uint64_t restored_bytes = 0;
-  std::uint64_t prefetches = 0;          // of the restores: begun because an agent said it would need the context
+  std::uint64_t prefetches = 0;          // of the restores: begun because a hint said that an agent would need the context
   std::uint64_t lineages_kept = 0;       // transfers in whose cheapest medium the lineage's floor ruled out
   std::uint64_t lineages_below = 0;      // delivered under that floor, for want of any other way
   std::uint64_t refreshes = 0;           // contexts that planes came for, so that less is lost of them
   std::uint64_t refreshes_forced = 0;    // of these: because a transfer was to keep its floor
   std::uint64_t refreshes_failed = 0;    // also those that made way for other transfers
   std::uint64_t refreshed_bytes = 0;
+  std::uint64_t turns_expected = 0;      // of agents of this node, foreseen here or by a peer
+  std::uint64_t turns_told = 0;          // of agents of other nodes: their nodes were told
+  std::uint64_t workflows_refused = 0;   // descriptions by peers that can't be, or found no room
 };
 
 struct StatusAgent {

@@ -126,6 +126,8 @@ struct Outgoing {
   bool wish_is_policy = false;          // the node's, not the caller's
   std::uint32_t fidelity_floor_ppm = 0;
   std::uint16_t weight = 2;
+  std::uint16_t criticality_milli = 1000;  // within its task
+  TimeNs urgent_by_ns = 0;              // its share of the task's deadline; 0: none
   TimeNs submitted_ns = 0;
   TimeNs deadline_ns = 0;               // 0: none
   TimeNs give_up_ns = 0;                // accepted by then, or timed out
@@ -275,7 +277,7 @@ struct Incoming {
   Layout layout;
   Hash128 tokenizer;
   std::uint32_t fidelity_floor_ppm = 0, source_epsilon_ppm = 0, epsilon_ppm = 0;
-  std::uint16_t weight = 2;
+  std::uint16_t weight = 2, criticality_milli = 1000;
   std::uint32_t floor_ppm = 0;          // λ that the delivery has to keep, its lineage's included
   std::uint32_t held_limit_ppm = 0;     // what is held with more loss counts as missing
   bool floor_waived = false;            // nothing would have kept the lineage's

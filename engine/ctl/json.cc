@@ -41,7 +41,8 @@ Json counters_of(const StatusCounters& c) {
           {"offloads", c.offloads}, {"offloads_failed", c.offloads_failed}, {"restores", c.restores},
           {"restores_failed", c.restores_failed}, {"restored_bytes", c.restored_bytes}, {"prefetches", c.prefetches},
           {"lineages_kept", c.lineages_kept}, {"lineages_below", c.lineages_below}, {"refreshes", c.refreshes},
-          {"refreshes_forced", c.refreshes_forced}, {"refreshes_failed", c.refreshes_failed}, {"refreshed_bytes", c.refreshed_bytes}};
+          {"refreshes_forced", c.refreshes_forced}, {"refreshes_failed", c.refreshes_failed}, {"refreshed_bytes", c.refreshed_bytes},
+          {"turns_expected", c.turns_expected}, {"turns_told", c.turns_told}, {"workflows_refused", c.workflows_refused}};
 }
 
 Json nodes_of(const StatusData& data) {

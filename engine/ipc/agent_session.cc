@@ -15,6 +15,9 @@ namespace kvrail::engine::ipc {
 static_assert(sizeof(Extent) == sizeof(ExtentRecord) && offsetof(Extent, offset) == offsetof(ExtentRecord, offset) &&
                   offsetof(Extent, count) == offsetof(ExtentRecord, count),
               "the copied payload is used as an array of Extent");
+static_assert(sizeof(WorkflowStep) == sizeof(WorkflowStepRecord) && sizeof(WorkflowEdge) == sizeof(WorkflowEdgeRecord) &&
+                  offsetof(WorkflowStep, duration_ns) == offsetof(WorkflowStepRecord, duration_ns),
+              "as are steps and hand-overs of a workflow");
 
 const char* name(DropReason reason) noexcept {
   switch (reason) {
@@ -128,6 +131,7 @@ Status AgentSession::run(AgentCommands& commands, const SubmitRecord& record,
     case Command::drop_context:
     case Command::set_importance:
     case Command::will_need:
+    case Command::describe_workflow:
     case Command::begin_task: return run_named(commands, record, payload, now_ns);
   }
   KVRAIL_UNREACHABLE();
@@ -152,6 +156,7 @@ Status AgentSession::run_named(AgentCommands& commands, const SubmitRecord& reco
       const auto& raw = *reinterpret_cast<const Name*>(payload.data());
       return clean_name(raw, owner) ? commands.will_need(agent_, owner, name, record.b, record.d) : Code::invalid_argument;
     }
+    case Command::describe_workflow: return run_describe(commands, record, name, payload);
     case Command::reserve:
       return commands.reserve(agent_, record.ticket, name, {record.b, static_cast<std::int64_t>(record.c), record.a});
     case Command::commit: {
@@ -183,6 +188,18 @@ Status AgentSession::run_send(AgentCommands& commands, const SubmitRecord& recor
     return commands.fetch(agent_, record.ticket, names[0], name, record.a, options);
   }
   return commands.send(agent_, record.ticket, name, record.a, {names, record.count}, options);
+}
+
+Status AgentSession::run_describe(AgentCommands& commands, const SubmitRecord& record, const Name& name,
+                                  std::span<std::byte> payload) noexcept {
+  auto* steps = reinterpret_cast<WorkflowStep*>(payload.data());  // the private copy, cleaned in place
+  for (std::uint32_t i = 0; i < record.count; ++i) {
+    const Name raw = steps[i].agent;
+    if (!clean_name(raw, steps[i].agent)) return Code::invalid_argument;
+  }
+  const std::span<std::byte> rest = payload.subspan(record.count * sizeof(WorkflowStep));
+  const auto* edges = reinterpret_cast<const WorkflowEdge*>(rest.data());
+  return commands.describe_workflow(agent_, name, {steps, record.count}, {edges, rest.size() / sizeof(WorkflowEdge)});
 }
 
 bool AgentSession::prepare_park() noexcept {

@@ -113,6 +113,8 @@ class AgentSession {
                                  std::span<std::byte> payload, TimeNs now_ns) noexcept;
   [[nodiscard]] Status run_send(AgentCommands& commands, const SubmitRecord& record, const Name& name,
                                 std::span<std::byte> payload, TimeNs now_ns) noexcept;
+  [[nodiscard]] Status run_describe(AgentCommands& commands, const SubmitRecord& record, const Name& name,
+                                    std::span<std::byte> payload) noexcept;
   [[nodiscard]] bool has_room(std::uint32_t slots) noexcept;
   void push(const CompletionRecord& record) noexcept;
   void report_processed() noexcept;

@@ -201,8 +201,9 @@ enum class Command : std::uint16_t {
   reserve = 14,      // name = receiver; a = bytes, b = period_ns, c = offset_ns     -> reserved
   unreserve = 15,    // a = reservation
   will_need = 16,    // name; payload = 1 name (owner); b = ns from now, d = probability in ppm
+  describe_workflow = 17,  // name = workflow; count = steps; payload = these, then hand-overs
 };
-inline constexpr std::uint16_t kCommandCount = 17;
+inline constexpr std::uint16_t kCommandCount = 18;
 
 // Bits of SubmitRecord::flags.
 inline constexpr std::uint16_t kFlagAnswer = 1;      // report the command's own status as well
@@ -239,6 +240,19 @@ struct ExtentRecord {
   std::uint64_t offset = 0;
 };
 static_assert(sizeof(ExtentRecord) == 16);
+
+// Of describe_workflow. An agent has as many steps as it has turns.
+struct WorkflowStepRecord {
+  Name agent;
+  std::int64_t duration_ns = 0;       // 0: not known
+};
+static_assert(sizeof(WorkflowStepRecord) == 72);
+struct WorkflowEdgeRecord {
+  std::uint8_t from = 0, to = 0;      // indices of steps
+};
+static_assert(sizeof(WorkflowEdgeRecord) == 2);
+inline constexpr std::uint32_t kMaxWorkflowSteps = 64;
+inline constexpr std::uint32_t kMaxWorkflowEdges = 256;
 
 enum class CompletionKind : std::uint8_t {
   answer = 0,  // a command was refused, or was done and asked for an answer; `command` says which

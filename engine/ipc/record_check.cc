@@ -47,6 +47,14 @@ Judged judge_importance(const SubmitRecord& record) noexcept {
   return record.count == 0 ? refused(Code::invalid_argument) : kFine;
 }
 
+Judged judge_workflow(const SubmitRecord& record) noexcept {
+  const std::uint64_t steps = std::uint64_t{record.count} * sizeof(WorkflowStepRecord);
+  if (record.payload_bytes < steps || (record.payload_bytes - steps) % sizeof(WorkflowEdgeRecord) != 0) return kBreach;
+  if (record.count == 0) return refused(Code::invalid_argument);
+  const std::uint64_t edges = (record.payload_bytes - steps) / sizeof(WorkflowEdgeRecord);
+  return record.count > kMaxWorkflowSteps || edges > kMaxWorkflowEdges ? refused(Code::too_large) : kFine;
+}
+
 bool needs_ticket(const SubmitRecord& record) noexcept {
   switch (record.command) {
     case Command::allocate:
@@ -63,7 +71,8 @@ bool needs_ticket(const SubmitRecord& record) noexcept {
 
 bool may_have_payload(Command command) noexcept {
   return command == Command::commit || command == Command::send || command == Command::fetch ||
-         command == Command::summary || command == Command::set_importance || command == Command::will_need;
+         command == Command::summary || command == Command::set_importance || command == Command::will_need ||
+         command == Command::describe_workflow;
 }
 
 }  // namespace
@@ -89,6 +98,7 @@ Judged judge(const SubmitRecord& record, std::uint32_t scratch_bytes) noexcept {
     case Command::set_importance: return judge_importance(record);
     case Command::will_need:
       return record.payload_bytes == sizeof(Name) && record.b >= 0 && record.d <= 1'000'000 ? kFine : kBreach;
+    case Command::describe_workflow: return judge_workflow(record);
     case Command::release:
     case Command::begin_task: return record.b < 0 ? kBreach : kFine;
     // What makes no sense of the rest is refused with the figures.

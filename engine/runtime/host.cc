@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/config/agent_graph.h"
 #include "engine/config/calibration.h"
 #include "engine/config/profile.h"
 #include "engine/runtime/preflight.h"
@@ -187,6 +188,11 @@ Result<void> Host::build_node() {
   auto node = Node::create(node_options(), clock_);
   if (!node.ok()) return std::move(node).error();
   node_ = std::move(node).value();
+  for (const WorkflowFile& file : config_.workflows) {
+    const auto workflow = load_workflow(file.name, file.file);
+    if (!workflow.ok()) return Error{workflow.status(), "workflow.file: " + workflow.error().message};
+    KVRAIL_ASSERT(node_->describe_for_all(workflow->name, workflow->steps, workflow->edges).ok());
+  }
   if (config_.mode == WorkerMode::dedicated) {
     lane_worker_ =
         std::make_unique<LaneWorker>(*tcp_, worker_options(config_, "kvrail-lanes", config_.lane_core, "runtime.lane_core"), clock_);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/config/agent_graph.h"
 #include "engine/config/calibration.h"
 #include "engine/runtime/worker.h"
 #include "engine/store/table_size.h"
@@ -99,6 +100,15 @@ class Check {
     }
   }
 
+  void workflows() {
+    for (std::size_t i = 0; i < config_.workflows.size(); ++i) {
+      const WorkflowFile& workflow = config_.workflows[i];
+      if (const auto loaded = load_workflow(workflow.name, workflow.file); !loaded.ok()) {
+        refuse(loaded.status(), {"workflow[" + std::to_string(i) + "].file"}, "workflow.file: " + loaded.error().message);
+      }
+    }
+  }
+
   void offload() {
     if (config_.offload_directory.empty()) return;
     take(tier::Directory::check(config_.offload_directory, tier_options(config_).direct), {"offload.directory"});
@@ -149,6 +159,7 @@ MachineReport check_machine(const Config& config) {
   check.key();
   check.congestion();
   check.profile();
+  check.workflows();
   check.offload();
   return std::move(check).report();
 }

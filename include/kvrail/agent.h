@@ -150,6 +150,19 @@ struct TaskOptions {
   Nanoseconds deadline{0};            // 0: none
 };
 
+// Who hands over to whom in a workflow. Without circles: an agent that has its turn several times has several steps.
+struct WorkflowDescription {
+  struct Step {
+    std::string agent;
+    Nanoseconds duration{0};          // from its last input to what it hands over, about; 0: not known
+  };
+  struct HandOver {
+    std::uint32_t from = 0, to = 0;   // indices of steps
+  };
+  std::vector<Step> steps;            // 1 to 64
+  std::vector<HandOver> hand_overs;   // at most 256
+};
+
 // What is set aside for sends to one agent of another node: so many bytes of each period go before all else. Periods
 // start `offset` after their multiples of CLOCK_MONOTONIC of the sending machine.
 struct ReserveOptions {
@@ -362,6 +375,13 @@ class Agent {
 
   [[nodiscard]] Result<Task> begin_task(const TaskOptions& options, Nanoseconds timeout = kCallTimeout);
   Result<void> end_task(Task task);
+
+  // What tasks of that workflow are like, in place of what was said of it before: hand-overs with time to spare make way
+  // for those that have none, a task's deadline is shared by all on the way to its end, and who comes next is known before
+  // it was learned. Of this tenant's tasks, on every node that they reach; at most 16 workflows of a tenant (the one
+  // described longest ago goes). Code::invalid_argument: no steps, an unknown one, or a circle; the message says which.
+  Result<void> describe_workflow(std::string_view name, const WorkflowDescription& description,
+                                 Nanoseconds timeout = kCallTimeout);
 
   [[nodiscard]] Result<Blocks> allocate(const Layout& layout, std::uint32_t count,
                                         Place place = Place::host(), Nanoseconds timeout = kCallTimeout);

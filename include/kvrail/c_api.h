@@ -184,6 +184,22 @@ typedef struct kvrail_outcome {
 kvrail_code kvrail_will_need(kvrail_agent* agent, const char* owner, const char* context, int64_t in_ns, double probability,
                              int64_t timeout_ns);
 
+/* One step of a workflow: whose turn it is, and how long that takes about, 0: not known. */
+typedef struct kvrail_workflow_step {
+  const char* agent;
+  int64_t duration_ns;
+} kvrail_workflow_step;
+/* Which step hands over to which: indices. */
+typedef struct kvrail_workflow_hand_over {
+  uint32_t from;
+  uint32_t to;
+} kvrail_workflow_hand_over;
+
+/* What tasks of that workflow are like; at most 64 steps and 256 hand-overs, without circles. */
+kvrail_code kvrail_describe_workflow(kvrail_agent* agent, const char* workflow, const kvrail_workflow_step* steps,
+                                     size_t step_count, const kvrail_workflow_hand_over* hand_overs,
+                                     size_t hand_over_count, int64_t timeout_ns);
+
 /* Bytes per second: what was asked for, what may still be reserved of the lane, and half of the lane. */
 typedef struct kvrail_reservation_figures {
   uint64_t needed;

@@ -7,10 +7,12 @@
 #include <optional>
 #include <vector>
 
+#include "engine/config/agent_graph.h"
 #include "perf/sim/scenario.h"
-#include "perf/sim/workflow.h"
 
 namespace kvrail::simulation {
+
+using engine::AgentGraph;
 
 struct MemoryFigures {
   double task_mean_ms = 0;

@@ -177,6 +177,7 @@ Readers top_readers(Scenario& it) {
           {"graphs", list<std::string>(it.graphs, as_text)},
           {"tasks", count(it.tasks, 1, 100'000)},
           {"think_s", number(it.think_s, 0, 1e4)},
+          {"describe", flag(it.describe)},
           {"links", text(it.links)},
           {"link_scale", number(it.link_scale_mbit_s, 1e-3, 1e7)},
           {"sweep_per_second", list<double>(it.sweep_per_second, as_rate)},

@@ -77,6 +77,7 @@ struct Scenario {
   // Agent graphs of the `workflow` kind: so many tasks at once.
   std::vector<std::string> graphs;
   std::uint32_t tasks = 0;
+  bool describe = true;  // nodes know the graphs: hand-overs are as critical as their place in them
   double think_s = 0.5;       // mean of what an agent computes before it sends on
   std::string links;          // like --links; an empty one: none
   double link_scale_mbit_s = 10'000;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kvrail/base/time.h"
+#include "perf/sim/text_input.h"
 #include "perf/sim/world.h"
 
 namespace kvrail::simulation {
@@ -59,7 +60,9 @@ Result<Inputs> load_inputs(const Options& options, Scenario& scenario) {
   }
   for (const std::string& file : scenario.graphs) {
     if (inputs.trace) break;  // it replaces them
-    auto graph = load_graph(file);
+    auto text = read_text(file);
+    if (!text.ok()) return std::move(text).error();
+    auto graph = engine::parse_graph(*text, file);
     if (!graph.ok()) return std::move(graph).error();
     if (graph->edges.empty()) {
       inputs.left_out.push_back(file + ": no agent hands anything to another one");

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kvrail/base/prng.h"
+#include "scheduler/workflow.h"
 
 namespace kvrail::simulation {
 namespace {
@@ -137,9 +138,11 @@ class Maker {
   // ended and the agent has thought.
   void add_tasks(const std::vector<AgentGraph>& graphs) {
     std::vector<std::uint32_t> first_agent;
+    std::vector<scheduler::WorkflowGraph> ways;
     std::uint32_t agents = 0;
     for (const AgentGraph& graph : graphs) {
       first_agent.push_back(agents);
+      ways.push_back(described(graph));
       agents += static_cast<std::uint32_t>(graph.agents.size());
     }
     Prng thinks = root_.split("thinks");
@@ -147,7 +150,7 @@ class Maker {
     out_.task_starts.assign(out_.tasks, 0);
     for (std::uint32_t task = 0; task < out_.tasks; ++task) {
       const std::size_t graph = task % graphs.size();
-      add_task(task, graphs[graph], first_agent[graph], thinks);
+      add_task(task, graphs[graph], ways[graph], first_agent[graph], thinks);
     }
   }
 
@@ -176,13 +179,27 @@ class Maker {
     job.weight = 6;
     out_.jobs.push_back(job);
   }
-  void add_task(std::uint32_t task, const AgentGraph& graph, std::uint32_t first_agent, Prng& thinks) {
+  // What the coordinator would say of it: who hands over to whom, and the mean time that each takes. Graphs that are too
+  // large are not described.
+  [[nodiscard]] scheduler::WorkflowGraph described(const AgentGraph& graph) const {
+    std::vector<scheduler::WorkflowStep> steps;
+    std::vector<scheduler::WorkflowEdge> edges;
+    for (std::uint32_t agent = 0; agent < graph.agents.size(); ++agent) steps.push_back({agent, ns_of(scenario_.think_s)});
+    scheduler::WorkflowGraph made;
+    if (!scenario_.describe || steps.size() > scheduler::WorkflowGraph::kMostSteps) return made;
+    for (const auto& [from, to] : graph.edges) edges.push_back({static_cast<std::uint8_t>(from), static_cast<std::uint8_t>(to)});
+    static_cast<void>(made.assign(steps, edges));
+    return made;
+  }
+  void add_task(std::uint32_t task, const AgentGraph& graph, const scheduler::WorkflowGraph& ways, std::uint32_t first_agent,
+                Prng& thinks) {
     const auto first_job = static_cast<std::uint32_t>(out_.jobs.size());
     std::vector<TimeNs> think(graph.agents.size());
     for (TimeNs& it : think) it = ns_of(thinks.exponential(scenario_.think_s));
     for (const auto& [from, to] : graph.edges) {
       Job job;
       job.task = task;
+      job.criticality_milli = ways.hand_over(from, to).criticality_milli;
       job.tokens = draw_tokens();
       job.think_ns = think[from];
       job.submitted_ns = think[from];  // stays so where there are no predecessors

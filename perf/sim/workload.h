@@ -6,14 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "engine/config/agent_graph.h"
 #include "kvrail/base/prng.h"
 #include "kvrail/base/result.h"
 #include "kvrail/base/time.h"
 #include "perf/sim/scenario.h"
 #include "perf/sim/traces.h"
-#include "perf/sim/workflow.h"
 
 namespace kvrail::simulation {
+
+using engine::AgentGraph;
 
 inline constexpr std::uint32_t kNone = UINT32_MAX;
 
@@ -28,6 +30,7 @@ struct Job {
   std::uint32_t tokens = 0;
   std::uint64_t opaque_bytes = 0;
   std::uint32_t weight = 4;     // both roles
+  std::uint32_t criticality_milli = 1000;  // of the hand-over in its task's graph
   bool critical = false;
   bool beat = false;  // periodic: what reservations are for
   std::uint32_t task = kNone;

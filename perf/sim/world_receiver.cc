@@ -75,7 +75,7 @@ scheduler::ReceiverFacts World::receiver_facts(std::uint32_t index, std::uint64_
   facts.block_slot_bytes = model.layout.block_bytes();
   facts.lease_bytes_free = memory_bytes;
   facts.fidelity_floor_ppm = scenario_.fidelity_floor_ppm;
-  facts.weight_milli = job.weight * 1000 / kMeanWeight;
+  facts.weight_milli = job.weight * job.criticality_milli / kMeanWeight;
   if (job.deadline_ns != 0) facts.remaining_ns = std::max<TimeNs>(open.submitted_ns + job.deadline_ns - now(), 1);
   for (const Medium medium : {Medium::lossless, Medium::int8, Medium::int4}) {
     const double speed = scenario_.profile.media[static_cast<std::size_t>(medium)].decode_bytes_per_s;

@@ -201,7 +201,7 @@ void World::add_flow(std::uint32_t index, std::uint64_t start_offset) {
   spec.ready_bytes = std::max(open.ready_bytes, start_offset);
   spec.start_offset = start_offset;
   spec.weight = job.weight;
-  spec.base_milli = 1000 * job.weight;
+  spec.base_milli = job.criticality_milli * job.weight;
   spec.submitted_ns = open.submitted_ns;
   spec.deadline_ns = job.deadline_ns == 0 ? 0 : open.submitted_ns + job.deadline_ns;
   if (job.beat) spec.budget = lane.budget;

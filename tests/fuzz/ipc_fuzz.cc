@@ -205,6 +205,18 @@ void mend(SubmitRecord& record, Agent& agent, Bytes& bytes) {
       record.d = bytes.u8() % 80;
       if (bytes.u8() % 2 == 0) record.a = 0;
       break;
+    case Command::describe_workflow: {
+      record.count = 1 + record.count % 4;
+      const std::size_t edges = bytes.u8() % 6;
+      record.payload_bytes = static_cast<std::uint32_t>(record.count * sizeof(WorkflowStepRecord) + edges * 2);
+      std::byte* at = agent.view().scratch.data();
+      for (std::uint32_t i = 0; i < record.count; ++i, at += sizeof(WorkflowStepRecord)) {
+        const WorkflowStepRecord step{*make_name(kNames[bytes.u8() % 5]), bytes.u8() * 1'000'000};
+        std::memcpy(at, &step, sizeof(step));
+      }
+      for (std::size_t i = 0; i < 2 * edges; ++i) at[i] = std::byte{static_cast<std::uint8_t>(bytes.u8() % 5)};
+      break;
+    }
     case Command::will_need:
       record.payload_bytes = sizeof(Name);
       record.b = bytes.u8();

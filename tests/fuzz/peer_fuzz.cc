@@ -284,6 +284,19 @@ class Attack {
     }
     post(message);
   }
+  void workflow() {  // with circles now and then, which are refused further in
+    wire::Workflow message;
+    message.tenant = name_of("tenant");
+    message.workflow = name_of("flow");
+    message.step_count = static_cast<std::uint8_t>(1 + bytes_.u8() % 5);
+    for (std::size_t i = 0; i < message.step_count; ++i) message.steps[i] = {agent(), bytes_.number(100) * kMillisecondNs};
+    message.edge_count = bytes_.u8() % 8;
+    for (std::size_t i = 0; i < message.edge_count; ++i) {
+      message.edges[i] = {static_cast<std::uint8_t>(bytes_.u8() % message.step_count),
+                          static_cast<std::uint8_t>(bytes_.u8() % message.step_count)};
+    }
+    post(message);
+  }
   void raw_bytes() {
     std::array<std::byte, 300> raw{};
     const std::size_t size = bytes_.u64() % raw.size();
@@ -300,7 +313,7 @@ class Attack {
     }
   }
   void message() {
-    switch (bytes_.u8() % 16) {
+    switch (bytes_.u8() % 19) {
       case 0: post(wire::Keepalive{bytes_.u64()}); break;
       case 1: announce(); break;
       case 2: post(wire::AgentDown{name_of("tenant"), agent()}); break;
@@ -319,6 +332,14 @@ class Attack {
       case 11:
       case 12: accept(); break;
       case 13: raw_bytes(); break;
+      case 14: workflow(); break;
+      case 15:
+        post(wire::TaskNotice{1 + bytes_.u64() % 4, name_of("tenant"), name_of("flow"), bytes_.number(200) * kMillisecondNs});
+        break;
+      case 16:
+        post(wire::TurnNotice{name_of("tenant"), name_of("flow"), agent(), bytes_.number(200) * kMillisecondNs,
+                              bytes_.number(20) * kMillisecondNs, static_cast<std::uint32_t>(bytes_.u64() % 1'000'001)});
+        break;
       default: offer();
     }
   }

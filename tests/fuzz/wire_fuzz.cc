@@ -84,11 +84,14 @@ void decode_all(Bytes payload) {
   decode_one<Summary>(payload);
   decode_one<Encodings>(payload);
   decode_one<Eager>(payload);
+  decode_one<Workflow>(payload);
+  decode_one<TaskNotice>(payload);
+  decode_one<TurnNotice>(payload);
 }
 
 // A sample message, patched and cut.
 void patched_message(Bytes input) {
-  const std::size_t wanted = take(input) % 17;
+  const std::size_t wanted = take(input) % 20;
   const std::size_t cut = take(input);
   std::size_t index = 0;
   test::for_each_sample([&](const char*, const auto& message) {

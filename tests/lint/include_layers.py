@@ -38,7 +38,7 @@ LIBRARIES = {
     'liburing': ['transport', 'engine', 'perf', 'tests'],
     'hwy/': ['codec', 'perf', 'tests'],
     'Eigen/': ['perf'],
-    'yaml-cpp/': ['perf'],
+    'yaml-cpp/': ['engine', 'perf'],
     'lzma': ['perf', 'tests'],
     'openssl/': ['transport', 'engine', 'tests', 'perf'],
     'numa': ['mempool', 'engine', 'perf', 'tests'],

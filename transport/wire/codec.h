@@ -58,11 +58,15 @@ KVRAIL_WIRE_MESSAGE(State)
 KVRAIL_WIRE_MESSAGE(Summary)
 KVRAIL_WIRE_MESSAGE(Encodings)
 KVRAIL_WIRE_MESSAGE(Eager)
+KVRAIL_WIRE_MESSAGE(Workflow)
+KVRAIL_WIRE_MESSAGE(TaskNotice)
+KVRAIL_WIRE_MESSAGE(TurnNotice)
 #undef KVRAIL_WIRE_MESSAGE
 
 // Encoded bytes of an Offer, Tokens, Eager, Summary or Encodings beside its trailing span, at most:
 // what a sender leaves free when it cuts tokens or bytes to frames.
 inline constexpr std::size_t kMaxOfferOverhead = 1000;
+inline constexpr std::size_t kMaxWorkflowBytes = 5 * 1024 + 256;  // of a whole one
 inline constexpr std::size_t kMaxTokensOverhead = 32;
 inline constexpr std::size_t kMaxEagerOverhead = 32;
 inline constexpr std::size_t kMaxSummaryOverhead = 32;

@@ -236,6 +236,7 @@ void fields(A& a, M& m) {
   a.u32(m.fidelity_floor_ppm);
   a.u32(m.epsilon_ppm);
   a.u16(m.weight);
+  a.u16(m.criticality_milli);
   a.flag(m.critical);
   a.flag(m.background);
   medium_field(a, m.wish);
@@ -354,6 +355,38 @@ void fields(A& a, M& m) {
   a.u32(m.first);
   a.u32(m.count);
   a.rest(m.ids, 16);
+}
+
+template <class A, MessageOf<Workflow> M>
+void fields(A& a, M& m) {
+  a.text(m.tenant);
+  a.text(m.workflow);
+  a.count(m.step_count, m.steps.size());
+  for (std::size_t i = 0; i < m.step_count; ++i) {
+    a.text(m.steps[i].agent);
+    a.up_to(kMaxCostNs, m.steps[i].duration_ns);
+  }
+  a.count(m.edge_count, m.edges.size());
+  for (std::size_t i = 0; i < m.edge_count; ++i) {
+    a.u8(m.edges[i].from);
+    a.u8(m.edges[i].to);
+  }
+}
+template <class A, MessageOf<TaskNotice> M>
+void fields(A& a, M& m) {
+  a.u64(m.task);
+  a.text(m.tenant);
+  a.text(m.workflow);
+  a.up_to(kMaxDurationNs, m.remaining_ns);
+}
+template <class A, MessageOf<TurnNotice> M>
+void fields(A& a, M& m) {
+  a.text(m.tenant);
+  a.text(m.workflow);
+  a.text(m.agent);
+  a.up_to(kMaxDurationNs, m.in_ns);
+  a.up_to(kMaxDurationNs, m.spread_ns);
+  a.u32(m.probability_ppm);
 }
 
 }  // namespace kvrail::transport::wire

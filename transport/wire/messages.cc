@@ -66,6 +66,16 @@ constexpr MessageType type_of(const Eager&) {
   return MessageType::eager;
 }
 
+constexpr MessageType type_of(const Workflow&) {
+  return MessageType::workflow;
+}
+constexpr MessageType type_of(const TaskNotice&) {
+  return MessageType::task;
+}
+constexpr MessageType type_of(const TurnNotice&) {
+  return MessageType::turn;
+}
+
 bool is_finite(float value) noexcept {
   return (std::bit_cast<std::uint32_t>(value) & 0x7F800000U) != 0x7F800000U;
 }
@@ -105,7 +115,7 @@ MessageError check(const AgentUp& m) noexcept {
 
 MessageError check(const Offer& m) noexcept {
   if (const MessageError error = check(m.layout); error != MessageError::none) return error;
-  if (m.transfer == 0 || m.weight == 0 || m.fidelity_floor_ppm > kMillion) {
+  if (m.transfer == 0 || m.weight == 0 || m.criticality_milli == 0 || m.criticality_milli > 1000 || m.fidelity_floor_ppm > kMillion) {
     return MessageError::bad_value;
   }
   if (m.total_tokens > kMaxContextTokens || m.base_tokens > m.total_tokens ||
@@ -193,6 +203,20 @@ MessageError check(const Encodings& m) noexcept {
   return unless(range_fits(m.first, m.count, kMaxBlocks), MessageError::bad_range);
 }
 
+MessageError check(const Workflow& m) noexcept {
+  if (m.step_count == 0) return MessageError::bad_count;
+  for (std::uint32_t i = 0; i < m.edge_count; ++i) {
+    if (m.edges[i].from >= m.step_count || m.edges[i].to >= m.step_count) return MessageError::bad_range;
+  }
+  return MessageError::none;
+}
+MessageError check(const TaskNotice& m) noexcept {
+  return unless(m.task != 0, MessageError::bad_value);
+}
+MessageError check(const TurnNotice& m) noexcept {
+  return unless(m.probability_ppm <= kMillion, MessageError::bad_value);
+}
+
 // A writer is handed names by value, so it checks them here; a reader has done so already.
 bool names_good(std::initializer_list<const Name*> names) noexcept {
   for (const Name* one : names) {
@@ -221,6 +245,18 @@ bool names_good(const Offer& m) noexcept {
 bool names_good(const Fetch& m) noexcept {
   return names_good({&m.tenant, &m.requester, &m.owner, &m.context});
 }
+bool names_good(const Workflow& m) noexcept {
+  for (std::size_t i = 0; i < m.step_count; ++i) {
+    if (!names_good({&m.steps[i].agent})) return false;
+  }
+  return names_good({&m.tenant, &m.workflow});
+}
+bool names_good(const TaskNotice& m) noexcept {
+  return names_good({&m.tenant, &m.workflow});
+}
+bool names_good(const TurnNotice& m) noexcept {
+  return names_good({&m.tenant, &m.workflow, &m.agent});
+}
 
 template <class M>
 std::size_t encode_any(const M& message, std::span<std::byte> out) noexcept {
@@ -229,6 +265,9 @@ std::size_t encode_any(const M& message, std::span<std::byte> out) noexcept {
   }
   if constexpr (requires { message.candidate_count; }) {
     KVRAIL_ASSERT(message.candidate_count <= kMaxCandidates);
+  }
+  if constexpr (requires { message.step_count; }) {
+    KVRAIL_ASSERT(message.step_count <= kMaxWorkflowSteps && message.edge_count <= kMaxWorkflowEdges);
   }
   KVRAIL_ASSERT_MSG(names_good(message), "a name of the message is empty or has bad characters");
   KVRAIL_ASSERT_MSG(check(message) == MessageError::none, "the receiver would refuse this message");
@@ -259,7 +298,7 @@ Status decode_any(std::span<const std::byte> payload, M& out) noexcept {
 std::optional<MessageType> peek_type(std::span<const std::byte> payload) noexcept {
   if (payload.empty()) return std::nullopt;
   const auto raw = static_cast<std::uint8_t>(payload[0]);
-  if (raw < 1 || raw > static_cast<std::uint8_t>(MessageType::eager)) return std::nullopt;
+  if (raw < 1 || raw > static_cast<std::uint8_t>(MessageType::turn)) return std::nullopt;
   return static_cast<MessageType>(raw);
 }
 
@@ -299,6 +338,12 @@ const char* name(MessageType type) noexcept {
       return "ENCODINGS";
     case MessageType::eager:
       return "EAGER";
+    case MessageType::workflow:
+      return "WORKFLOW";
+    case MessageType::task:
+      return "TASK";
+    case MessageType::turn:
+      return "TURN";
   }
   return "?";
 }
@@ -328,6 +373,9 @@ KVRAIL_WIRE_MESSAGE(State)
 KVRAIL_WIRE_MESSAGE(Summary)
 KVRAIL_WIRE_MESSAGE(Encodings)
 KVRAIL_WIRE_MESSAGE(Eager)
+KVRAIL_WIRE_MESSAGE(Workflow)
+KVRAIL_WIRE_MESSAGE(TaskNotice)
+KVRAIL_WIRE_MESSAGE(TurnNotice)
 #undef KVRAIL_WIRE_MESSAGE
 
 }  // namespace kvrail::transport::wire

@@ -36,6 +36,9 @@ enum class MessageType : std::uint8_t {
   summary = 15,
   encodings = 16,
   eager = 17,
+  workflow = 18,
+  task = 19,
+  turn = 20,
 };
 
 inline constexpr std::size_t kMaxCandidates = 8;
@@ -43,6 +46,8 @@ inline constexpr std::uint8_t kMaxPlanes = 3;  // of a coded medium
 inline constexpr std::size_t kMaxRanges = 1024;       // of blocks or bytes in one message
 inline constexpr std::uint64_t kMaxContextTokens = std::uint64_t{1} << 24;
 inline constexpr std::uint32_t kMaxEagerBytes = 16 * 1024;
+inline constexpr std::size_t kMaxWorkflowSteps = 64;
+inline constexpr std::size_t kMaxWorkflowEdges = 256;
 
 struct Keepalive {
   std::uint64_t sequence = 0;
@@ -121,6 +126,7 @@ struct Offer {
   std::uint32_t fidelity_floor_ppm = 0;   // lowest λ allowed, millionths; 0 = no floor
   std::uint32_t epsilon_ppm = 0;     // loss already in the source
   std::uint16_t weight = 2;          // role_i + role_j
+  std::uint16_t criticality_milli = 1000;  // of the hand-over within its task's workflow, 1 to 1000
   bool critical = false;
   bool background = false;
   Medium wish = Medium::automatic;   // forced by the caller when not automatic
@@ -234,6 +240,41 @@ struct Encodings {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
   std::span<const std::byte> ids;      // 16 * count bytes
+};
+
+// Who hands over to whom in a workflow of that tenant: what its agents have said of it. Sent before the first TASK of it.
+struct Workflow {
+  struct Step {
+    Name agent;
+    std::uint64_t duration_ns = 0;     // 0: not known
+  };
+  struct Edge {
+    std::uint8_t from = 0, to = 0;     // indices of steps
+  };
+  Name tenant;
+  Name workflow;
+  std::uint8_t step_count = 0;
+  std::uint32_t edge_count = 0;
+  std::array<Step, kMaxWorkflowSteps> steps;
+  std::array<Edge, kMaxWorkflowEdges> edges;
+};
+
+// What a task's id stands for; sent before the first OFFER or FETCH that names it. The node that hears it says it on.
+struct TaskNotice {
+  TaskId task = 0;
+  Name tenant;
+  Name workflow;
+  std::uint64_t remaining_ns = 0;      // until its deadline, 0 = none
+};
+
+// An agent of the receiving node will probably have its turn in a task of that workflow: a hint, never answered.
+struct TurnNotice {
+  Name tenant;
+  Name workflow;
+  Name agent;
+  std::uint64_t in_ns = 0;             // the earliest that is likely
+  std::uint64_t spread_ns = 0;         // by which it may be later
+  std::uint32_t probability_ppm = 0;
 };
 
 }  // namespace kvrail::transport::wire

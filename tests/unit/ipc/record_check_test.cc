@@ -19,6 +19,7 @@ SubmitRecord record_of(Command command) {
   record.ticket = 1;
   record.count = 1;
   if (command == Command::send || command == Command::fetch || command == Command::will_need) record.payload_bytes = sizeof(Name);
+  if (command == Command::describe_workflow) record.payload_bytes = sizeof(WorkflowStepRecord);
   if (command == Command::commit) record.payload_bytes = sizeof(ExtentRecord) + sizeof(TokenId);
   if (command == Command::set_importance) record.payload_bytes = sizeof(float);
   return record;
@@ -94,6 +95,27 @@ TEST_CASE("record check / what will be needed has an owner, a time to come, and 
   record.b = 0;
   record.payload_bytes = sizeof(Name) - 1;
   CHECK(verdict(record) == Verdict::breach);
+}
+
+TEST_CASE("record check / a workflow has steps, then hand-overs, and not too many") {
+  SubmitRecord record = record_of(Command::describe_workflow);
+  record.count = 2;
+  record.payload_bytes = 2 * sizeof(WorkflowStepRecord) + 3 * sizeof(WorkflowEdgeRecord);
+  CHECK(verdict(record) == Verdict::fine);
+  record.payload_bytes += 1;
+  CHECK(verdict(record) == Verdict::breach);
+  record.payload_bytes = 2 * sizeof(WorkflowStepRecord) - 1;
+  CHECK(verdict(record) == Verdict::breach);
+  record.count = 0;
+  record.payload_bytes = 0;
+  CHECK(verdict(record) == Verdict::refused);
+  constexpr std::uint32_t kRoom = 64 * 1024;
+  record.count = kMaxWorkflowSteps + 1;
+  record.payload_bytes = record.count * sizeof(WorkflowStepRecord);
+  CHECK(judge(record, kRoom).verdict == Verdict::refused);
+  record.count = 1;
+  record.payload_bytes = sizeof(WorkflowStepRecord) + (kMaxWorkflowEdges + 1) * sizeof(WorkflowEdgeRecord);
+  CHECK(judge(record, kRoom).status.code == Code::too_large);
 }
 
 TEST_CASE("record check / a command that will be answered needs a ticket") {

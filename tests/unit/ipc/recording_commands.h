@@ -113,6 +113,14 @@ class RecordingCommands final : public AgentCommands {
     call.bytes.assign(bytes.begin(), bytes.end());
     return answer;
   }
+  Status describe_workflow(AgentHandle agent, const Name& workflow, std::span<const WorkflowStep> steps,
+                           std::span<const WorkflowEdge> edges) noexcept override {
+    Call& call = add("describe_workflow", agent, 0);
+    call.name = workflow.view();
+    for (const WorkflowStep& step : steps) call.names.emplace_back(step.agent.view());
+    call.number = edges.size();
+    return answer;
+  }
   Status begin_task(AgentHandle agent, TicketId ticket, const Name& workflow, std::int64_t deadline_ns) noexcept override {
     Call& call = add("begin_task", agent, ticket);
     call.name = workflow.view();

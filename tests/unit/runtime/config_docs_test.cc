@@ -61,7 +61,7 @@ std::set<std::string> known_in(const std::string& message) {
 }
 
 std::string head_of(const std::string& section) {
-  const bool list = section == "peer" || section == "attach.tenant";
+  const bool list = section == "peer" || section == "workflow" || section == "attach.tenant";
   return list ? "[[" + section + "]]\n" : "[" + section + "]\n";
 }
 

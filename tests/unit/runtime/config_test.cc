@@ -118,6 +118,14 @@ TEST_CASE("config / what contradicts another setting is named with the lines of 
   CHECK(says("[[attach.tenant]]\nuid = 5\nname = \"a\"\n[[attach.tenant]]\nname = \"b\"\nuid = 5\n",
              "k.toml:6: attach.tenant: uid 5 stands twice; a user has one tenant (see line 2 too)"));
   CHECK(says("[attach]\nsocket = \"/s\"\n[shm]\nlisten = \"/s\"\n", "k.toml:4: shm.listen: is attach.socket too"));
+  CHECK(says("[[workflow]]\nname = \"w\"\nfile = \"a\"\n[[workflow]]\nfile = \"b\"\nname = \"w\"\n",
+             "k.toml:6: workflow.name: \"w\" stands twice (see line 2 too)"));
+  CHECK(says("[[workflow]]\nname = \"w\"\n", "k.toml:2: workflow.file: missing"));
+  CHECK(says("[[workflow]]\nfile = \"w\"\n", "k.toml:2: workflow.name: missing"));
+  CHECK(says("[[workflow]]\nname = \"two words\"\nfile = \"w\"\n", "k.toml:2: workflow.name: \"two words\": a name must"));
+  std::string many;
+  for (int i = 0; i < 17; ++i) many.append("[[workflow]]\nname = \"w").append(std::to_string(i)).append("\"\nfile = \"f\"\n");
+  CHECK(says(many, "at most 16"));
   Config by_hand;
   by_hand.keepalive_ns = by_hand.dead_after_ns;
   CHECK(validate(by_hand).error().message.starts_with("transfer.dead_after: "));

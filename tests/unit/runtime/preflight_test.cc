@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "engine/config/agent_graph.h"
 #include "engine/runtime/worker.h"
 #include "engine/store/table_size.h"
 #include "mempool/system_memory.h"
@@ -170,6 +171,33 @@ TEST_CASE("preflight / the folder of a tier is asked, and nothing is left in it"
   CHECK(std::filesystem::is_empty(folder));
   CHECK(refuses(at(dir.path("absent")), {"k.toml:5: offload.directory: ", "/absent does not exist; create it"}));
   CHECK(refuses(at(dir.write("file", "x")), {"k.toml:5: offload.directory: ", "is not a directory"}));
+}
+
+TEST_CASE("preflight / the agent graph of a workflow is read, and one that is of no use is refused with its line") {
+  const test::TempDir dir;
+  const std::string path = dir.path("graph.yaml");
+  const auto graph = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return "[[workflow]]\nname = \"review\"\nfile = \"" + path + "\"\n";
+  };
+  const std::string nodes = "graph:\n  nodes:\n  - {id: The Lead, type: agent}\n  - {id: b, type: agent}\n";
+  CHECK(report(graph(nodes + "  edges:\n  - {from: The Lead, to: b}\n")).errors.empty());
+  const auto loaded = load_workflow("review", path);
+  REQUIRE(loaded.ok());
+  CHECK(loaded->steps.size() == 2);
+  CHECK(loaded->steps[0].agent.view() == "The-Lead");
+  CHECK(loaded->edges.size() == 1);
+  CHECK(refuses(graph(nodes), {"k.toml:6: workflow.file: ", "no agent hands anything"}));
+  CHECK(refuses(graph("graph: 1\n"), {"workflow.file: ", "graph.yaml:1: needs a map"}));
+  CHECK(refuses(graph(nodes + "  edges:\n  - {from: b, to: c}\n"), {"graph.yaml:6: an edge must lead"}));
+  std::string many = "graph:\n  nodes:\n", edges = "  edges:\n";
+  for (int i = 0; i < 66; ++i) many.append("  - {id: n").append(std::to_string(i)).append(", type: agent}\n");
+  for (int i = 0; i < 65; ++i) edges.append("  - {from: n").append(std::to_string(i)).append(", to: n65}\n");
+  CHECK(refuses(graph(many + edges), {"more than 64 agents"}));
+  CHECK(refuses(graph("graph:\n  nodes:\n  - {id: \"a\\tb\", type: agent}\n  - {id: b, type: agent}\n  edges:\n"
+                      "  - {from: \"a\\tb\", to: b}\n"),
+                {"agent \"a\tb\": "}));
+  CHECK(refuses("[[workflow]]\nname = \"review\"\nfile = \"/nonexistent/graph\"\n", {"workflow.file: /nonexistent/graph: is not a regular file"}));
 }
 
 }  // namespace kvrail::engine

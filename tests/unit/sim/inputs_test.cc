@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/config/agent_graph.h"
 #include "perf/sim/text_input.h"
 #include "perf/sim/traces.h"
-#include "perf/sim/workflow.h"
 
 using namespace kvrail;
 using namespace kvrail::simulation;
@@ -122,7 +122,7 @@ TEST_CASE("inputs / what is wrong with a link trace is said with its line") {
 
 TEST_CASE("inputs / an agent graph loses its loops and what computes nothing") {
   // start -> a -> counter -> b -> a (back) and b -> c: a hands to b through the counter, b to c.
-  const auto graph = parse_graph(
+  const auto graph = engine::parse_graph(
       "graph:\n  nodes:\n"
       "  - {id: start, type: literal}\n  - {id: a, type: agent}\n  - {id: n, type: loop_counter}\n"
       "  - {id: b, type: agent}\n  - {id: c, type: agent}\n"
@@ -135,14 +135,14 @@ TEST_CASE("inputs / an agent graph loses its loops and what computes nothing") {
 }
 
 TEST_CASE("inputs / a graph of one agent hands nothing over") {
-  const auto graph = parse_graph("graph:\n  nodes:\n  - {id: t, type: literal}\n  - {id: a, type: agent}\n  edges:\n  - {from: t, to: a}\n", "g");
+  const auto graph = engine::parse_graph("graph:\n  nodes:\n  - {id: t, type: literal}\n  - {id: a, type: agent}\n  edges:\n  - {from: t, to: a}\n", "g");
   REQUIRE(graph.ok());
   CHECK(graph->agents == std::vector<std::string>{"a"});
   CHECK(graph->edges.empty());
 }
 
 TEST_CASE("inputs / what is wrong with a graph is said with its line") {
-  const auto message = [](const char* text) { return parse_graph(text, "g").error().message; };
+  const auto message = [](const char* text) { return engine::parse_graph(text, "g").error().message; };
   CHECK(message("graph: 1\n").find("g:1: ") == 0);
   CHECK(message("graph:\n  nodes:\n  - {id: a, type: agent}\n  edges:\n  - {from: a, to: b}\n").find("g:5: an edge") == 0);
   CHECK(message("graph:\n  nodes:\n  - {id: a}\n  - {id: a}\n").find("g:4: a second node") == 0);

@@ -60,6 +60,7 @@ void for_each_sample(F&& f) {
   offer.age_ns = 1'000;
   offer.fidelity_floor_ppm = 950'000;
   offer.weight = 4;
+  offer.criticality_milli = 588;
   offer.critical = true;
   offer.lowrank = {{7, 8}, 720};
   offer.token_count_here = 4;
@@ -111,6 +112,17 @@ void for_each_sample(F&& f) {
   f("state", w::State{1 << 20, 1 << 28, 300'000, 1'500, 2'500});
   f("summary", w::Summary{7, 1, tokens});
   f("encodings", w::Encodings{7, 2, 1, tokens});
+  w::Workflow workflow;
+  workflow.tenant = name_of("acme");
+  workflow.workflow = name_of("review");
+  workflow.step_count = 2;
+  workflow.steps[0] = {name_of("planner"), 2'000'000};
+  workflow.steps[1] = {name_of("coder"), 0};
+  workflow.edge_count = 1;
+  workflow.edges[0] = {0, 1};
+  f("workflow", workflow);
+  f("task", w::TaskNotice{8, name_of("acme"), name_of("review"), 1'000'000'000});
+  f("turn", w::TurnNotice{name_of("acme"), name_of("review"), name_of("coder"), 20'000'000, 5'000'000, 750'000});
 }
 
 }  // namespace kvrail::test

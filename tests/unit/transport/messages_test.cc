@@ -69,7 +69,7 @@ TEST_CASE("every message: decode(encode(x)) encodes to the same bytes") {
     REQUIRE(decode(first, decoded).ok());
     CHECK(bytes_of(decoded) == first);
   });
-  CHECK(types.size() == static_cast<std::size_t>(MessageType::eager));
+  CHECK(types.size() == static_cast<std::size_t>(MessageType::turn));
 }
 
 TEST_CASE("golden messages: the bytes that docs/wire.md shows") {
@@ -132,7 +132,7 @@ TEST_CASE("cut after every byte, and with a byte too many") {
 TEST_CASE("the type byte must be the message's own") {
   for_each_sample([](const char*, const auto& message) {
     using M = std::decay_t<decltype(message)>;
-    for (const unsigned type : {0u, 18u, 255u}) {
+    for (const unsigned type : {0u, 21u, 255u}) {
       const auto bytes = poked(message, 0, type, 1);
       CHECK(refusal<M>(bytes) == MessageError::bad_type);
       CHECK_FALSE(peek_type(bytes).has_value());
@@ -182,7 +182,9 @@ TEST_CASE("offers: names, layouts, token counts and candidates out of bounds") {
   CHECK(refusal<Offer>(poked(offer, kTotals, 131, 8)) == MessageError::bad_count);
   CHECK(refusal<Offer>(poked(offer, kTotals + 8, 127, 8)) == MessageError::bad_range);
   CHECK(refusal<Offer>(poked(offer, kTotals + 8, 192, 8)) == MessageError::bad_range);
-  constexpr std::size_t kWish = kTotals + 16 + 16 + 16 + 8 + 2 + 2;
+  constexpr std::size_t kWish = kTotals + 16 + 16 + 16 + 8 + 2 + 2 + 2;
+  CHECK(refusal<Offer>(poked(offer, kWish - 4, 0, 2)) == MessageError::bad_value);
+  CHECK(refusal<Offer>(poked(offer, kWish - 4, 1001, 2)) == MessageError::bad_value);
   CHECK(refusal<Offer>(poked(offer, kWish - 1, 2, 1)) == MessageError::bad_enum);
   CHECK(refusal<Offer>(poked(offer, kWish, kMediumCount, 1)) == MessageError::bad_enum);
   constexpr std::size_t kCounts = kWish + 1 + 1 + 1 + 1 + 18;
@@ -224,6 +226,18 @@ TEST_CASE("the other messages' fields out of bounds") {
   auto bytes = bytes_of(big);
   bytes.resize(17 + too_much.size());
   CHECK(refusal<Eager>(bytes) == MessageError::bad_count);
+  const Workflow workflow = sample<Workflow>();
+  constexpr std::size_t kSteps = 1 + 5 + 7;
+  CHECK(refusal<Workflow>(poked(workflow, kSteps, 65, 1)) == MessageError::bad_count);
+  CHECK(refusal<Workflow>(poked(workflow, kSteps + 1, 0, 1)) == MessageError::bad_name);
+  CHECK(refusal<Workflow>(poked(workflow, kSteps + 9, UINT64_MAX, 8)) == MessageError::bad_value);
+  constexpr std::size_t kEdges = kSteps + 1 + 8 + 8 + 6 + 8;
+  CHECK(refusal<Workflow>(poked(workflow, kEdges, 257, 4)) == MessageError::bad_count);
+  CHECK(refusal<Workflow>(poked(workflow, kEdges + 4, 2, 1)) == MessageError::bad_range);
+  CHECK(refusal<Workflow>(poked(workflow, kEdges + 5, 2, 1)) == MessageError::bad_range);
+  CHECK(refusal<TaskNotice>(poked(sample<TaskNotice>(), 1, 0, 8)) == MessageError::bad_value);
+  CHECK(refusal<TurnNotice>(poked(sample<TurnNotice>(), bytes_of(sample<TurnNotice>()).size() - 4, 1'000'001, 4)) ==
+        MessageError::bad_value);
   const AgentUp up = sample<AgentUp>();
   const std::size_t role = 1 + 5 + 8;
   CHECK(refusal<AgentUp>(poked(up, role, 0, 2)) == MessageError::bad_value);
@@ -237,6 +251,12 @@ TEST_CASE("frames at their largest stay under the overheads that senders leave f
   offer.candidate_count = kMaxCandidates;
   for (auto& candidate : offer.candidates) candidate.medium = Medium::full;
   CHECK(bytes_of(offer).size() - offer.token_bytes.size() <= kMaxOfferOverhead);
+  Workflow workflow = sample<Workflow>();
+  workflow.tenant = workflow.workflow = longest;
+  workflow.step_count = kMaxWorkflowSteps;
+  for (auto& step : workflow.steps) step.agent = longest;
+  workflow.edge_count = kMaxWorkflowEdges;
+  CHECK(bytes_of(workflow).size() <= kMaxWorkflowBytes);
   CHECK(bytes_of(sample<Tokens>()).size() - 16 <= kMaxTokensOverhead);
   CHECK(bytes_of(sample<Eager>()).size() - 16 <= kMaxEagerOverhead);
   CHECK(bytes_of(sample<Summary>()).size() - 16 <= kMaxSummaryOverhead);

@@ -1,19 +1,28 @@
-#include "perf/sim/workflow.h"
+#include "engine/config/agent_graph.h"
 
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <string_view>
 
-#include "perf/sim/text_input.h"
+#include "transport/wire/messages.h"
 
-namespace kvrail::simulation {
+namespace kvrail::engine {
 namespace {
 
 using Successors = std::vector<std::vector<std::uint32_t>>;
 constexpr std::size_t kMostNodes = 10'000;
+
+constexpr std::uintmax_t kMostBytes = 1 << 20;
+
+Error input_error(const std::string& file, std::size_t line, const std::string& what) {
+  return Error{{Code::invalid_argument, Scope::engine}, file + ":" + std::to_string(line) + ": " + what};
+}
 
 struct RawGraph {
   std::vector<std::string> ids;
@@ -154,10 +163,34 @@ Result<AgentGraph> parse_graph(const std::string& text, const std::string& path)
   return graph;
 }
 
-Result<AgentGraph> load_graph(const std::string& path) {
-  auto text = read_text(path);
-  if (!text.ok()) return std::move(text).error();
-  return parse_graph(*text, path);
+Result<DescribedWorkflow> load_workflow(const std::string& name, const std::string& path) {
+  const auto refused = [&](const std::string& what) { return Error{{Code::invalid_argument, Scope::engine}, path + ": " + what}; };
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(path, unknown)) return Error{{Code::not_found, Scope::engine}, path + ": is not a regular file"};
+  if (std::filesystem::file_size(path, unknown) > kMostBytes) return refused("larger than 1 MiB, this is no agent graph");
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error{{Code::permission_denied, Scope::engine}, path + ": cannot be read"};
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  auto graph = parse_graph(text, path);
+  if (!graph.ok()) return std::move(graph).error();
+  if (graph->edges.empty()) return refused("no agent hands anything to another one");
+  if (graph->agents.size() > transport::wire::kMaxWorkflowSteps || graph->edges.size() > transport::wire::kMaxWorkflowEdges) {
+    return refused("has more than 64 agents or 256 hand-overs");
+  }
+  DescribedWorkflow made;
+  auto workflow = make_name(name);
+  if (!workflow.ok()) return std::move(workflow).error();
+  made.name = *workflow;
+  for (std::string agent : graph->agents) {
+    std::replace(agent.begin(), agent.end(), ' ', '-');
+    const auto called = make_name(agent);
+    if (!called.ok()) return refused("agent \"" + agent + "\": " + called.error().message);
+    made.steps.push_back({*called, 0});
+  }
+  for (const auto& [from, to] : graph->edges) {
+    made.edges.push_back({static_cast<std::uint8_t>(from), static_cast<std::uint8_t>(to)});
+  }
+  return made;
 }
 
-}  // namespace kvrail::simulation
+}  // namespace kvrail::engine
