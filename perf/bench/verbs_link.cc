@@ -206,7 +206,7 @@ double VerbsLink::half_round_trip_us(std::uint32_t bytes, std::uint64_t count) {
 }
 
 bool has_perftest() {
-  return in_path("ib_write_bw") && in_path("ib_send_lat");
+  return in_path("ib_write_bw") && in_path("ib_read_bw") && in_path("ib_send_lat");
 }
 
 double ib_write_bw(const std::string& host, std::uint32_t bytes, std::uint64_t count,
@@ -216,6 +216,12 @@ double ib_write_bw(const std::string& host, std::uint32_t bytes, std::uint64_t c
   const auto numbers = run_perftest(
       "ib_write_bw", host,
       {"-s", std::to_string(bytes), "-n", std::to_string(count), "-t", std::to_string(ahead)});
+  return numbers[3] * 1048576.0;
+}
+
+double ib_read_bw(const std::string& host, std::uint32_t bytes, std::uint64_t count) {
+  const auto numbers =
+      run_perftest("ib_read_bw", host, {"-s", std::to_string(bytes), "-n", std::to_string(count)});
   return numbers[3] * 1048576.0;
 }
 

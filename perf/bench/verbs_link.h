@@ -30,9 +30,11 @@ class VerbsLink {
 };
 
 [[nodiscard]] bool has_perftest();
-// ib_write_bw: `count` writes of `bytes`, at most `ahead` posted; bytes per second.
+// ib_write_bw or ib_read_bw: `count` of `bytes`, at most `ahead` posted (of reads as many as the device
+// allows); bytes per second.
 [[nodiscard]] double ib_write_bw(const std::string& host, std::uint32_t bytes, std::uint64_t count,
                                  std::uint32_t ahead);
+[[nodiscard]] double ib_read_bw(const std::string& host, std::uint32_t bytes, std::uint64_t count);
 // ib_send_lat: the median of half a round trip, in us.
 [[nodiscard]] double ib_send_lat(const std::string& host, std::uint32_t bytes, std::uint64_t count);
 

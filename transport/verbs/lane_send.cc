@@ -135,6 +135,7 @@ void Lane::flush() noexcept {
     stats_.bytes_sent += bytes.size();
   }
   say_credits();
+  if (leaving_) doorbell.want_completion();  // it waits until all is said
   for (const std::size_t stream : {kControl, kBulk}) {
     Doorbell& one = context_.doorbells[stream];
     if (queues_[stream].pair != nullptr && !one.ring()) {

@@ -2,8 +2,9 @@
 // one doorbell.
 //
 // Thread: owner.
-// Invariant: the last request of every doorbell is signalled, and completions of a reliable queue
-// pair come in order; so a completion tells that everything up to its number is done.
+// Invariant: the last request of a doorbell is signalled, unless all are SENDs, few and small since the
+// last that was: a completion for each would cost and, parked, wake for nothing. Completions of a
+// reliable queue pair come in order; so one tells that everything up to its number is done.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -49,6 +50,8 @@ struct SendQueue {
   std::uint32_t most_inline = 0;
   std::uint64_t posted = 0;
   std::uint64_t completed = 0;
+  std::uint32_t quiet_requests = 0;  // posted since the last signalled one
+  std::uint64_t quiet_bytes = 0;
 
   /// Takes the low 32 bits of a completed send's number. False: it was complete before, or was
   /// never posted; nothing changes.
@@ -98,17 +101,23 @@ class Doorbell {
   [[nodiscard]] std::uint64_t last() const noexcept { return queue_->posted + count_; }
   /// Posts what was added. False: posting failed, the lane is lost.
   bool ring() noexcept;
+  /// The next ring() is signalled, whatever it posts.
+  void want_completion() noexcept { wanted_ = true; }
   [[nodiscard]] int failure() const noexcept { return failure_; }
   void reset() noexcept {
     count_ = 0;
     failure_ = 0;
+    wanted_ = false;
   }
 
  private:
+  [[nodiscard]] bool may_be_quiet() noexcept;
+
   SendQueue* queue_ = nullptr;
   WorkId id_;
   std::uint32_t count_ = 0;
   int failure_ = 0;
+  bool wanted_ = false;
   std::array<ibv_send_wr, kMost> requests_{};
   std::array<std::array<ibv_sge, kMaxSge>, kMost> parts_{};
 };

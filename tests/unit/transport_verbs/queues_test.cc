@@ -165,4 +165,49 @@ TEST_CASE("a send that completes twice, late, or was never posted changes nothin
   CHECK(queue.complete(10));
 }
 
+namespace {
+
+bool signalled = false;
+int note_signal(ibv_qp*, ibv_send_wr* request, ibv_send_wr**) {
+  for (; request != nullptr; request = request->next)
+    signalled = (request->send_flags & IBV_SEND_SIGNALED) != 0;
+  return 0;
+}
+
+// Rings a doorbell of one request; whether it asked for a completion.
+bool rings_signalled(Doorbell& doorbell, ibv_wr_opcode opcode, std::uint32_t bytes) {
+  REQUIRE(doorbell.has_room());
+  ibv_send_wr& request = doorbell.add();
+  request.opcode = opcode;
+  request.num_sge = 1;
+  doorbell.parts(request)[0].length = bytes;
+  REQUIRE(doorbell.ring());
+  return signalled;
+}
+
+}  // namespace
+
+TEST_CASE("few small sends go without a completion; many, large ones and all else ask for one") {
+  ibv_context context{};
+  context.ops.post_send = note_signal;
+  ibv_qp pair{};
+  pair.context = &context;
+  SendQueue queue;
+  queue.pair = &pair;
+  queue.depth = 128;
+  Doorbell doorbell;
+  doorbell.aim(queue, WorkId{});
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 16; ++i) CHECK_FALSE(rings_signalled(doorbell, IBV_WR_SEND, 100));
+    CHECK(rings_signalled(doorbell, IBV_WR_SEND, 100));
+  }
+  CHECK_FALSE(rings_signalled(doorbell, IBV_WR_SEND, 20'000));
+  CHECK(rings_signalled(doorbell, IBV_WR_SEND, 20'000));
+  CHECK(rings_signalled(doorbell, IBV_WR_RDMA_WRITE, 8));
+  CHECK(rings_signalled(doorbell, IBV_WR_LOCAL_INV, 0));
+  doorbell.want_completion();
+  CHECK(rings_signalled(doorbell, IBV_WR_SEND, 100));
+  CHECK_FALSE(rings_signalled(doorbell, IBV_WR_SEND, 100));
+}
+
 }  // namespace kvrail::transport::verbs
