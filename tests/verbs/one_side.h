@@ -173,7 +173,7 @@ class OneSide {
     return n;
   }
   // Dials until a lane is up and the peer has told of its lease.
-  void connect() {
+  void connect(int card = 0) {
     log.clear();
     lease_generation = digest = 0;
     posted = 0;
@@ -184,7 +184,7 @@ class OneSide {
         failed = count(EventKind::lane_down);
         dialling = false;
       }
-      if (!dialling) dialling = transport->open_lane(OtherPeer::address(), 7).ok();
+      if (!dialling) dialling = transport->open_lane(OtherPeer::address(card), 7).ok();
       return lease_generation != 0;
     }));
     for (const Event& event : log) {
