@@ -258,6 +258,7 @@ std::span<const int> Node::wait_fds() const noexcept {
 bool Node::arm() noexcept { return core_->arm(); }
 
 void Node::drain(TimeNs deadline_ns) noexcept {
+  core_->yield_refresh();
   core_->draining_ = core_->status_dirty_ = true;
   core_->drain_deadline_ns_ = deadline_ns;
 }

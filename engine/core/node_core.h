@@ -384,8 +384,9 @@ class Node::Core {
   void on_block_back(const TierCompletion& done) noexcept;
   void end_restore(std::uint32_t index, VersionHandle version) noexcept;
   void restore_overdue(std::uint32_t index) noexcept;
-  void release_waiters(Handle<Restore> restore, InHandle in, VersionHandle version) noexcept;
-  void resume_local(std::uint32_t index, VersionHandle version) noexcept;
+  void release_waiters(Handle<Restore> restore, InHandle in, VersionHandle version, bool partial) noexcept;
+  [[nodiscard]] VersionHandle ids_with_head(VersionHandle stub) noexcept;
+  void resume_local(std::uint32_t index, VersionHandle version, bool partial) noexcept;
   void begin_out(std::uint32_t out, const VersionView& view) noexcept;
   [[nodiscard]] bool wait_for_restore(const LocalRequest& request, const VersionView& view) noexcept;
   void forget_restore(Incoming& in) noexcept;

@@ -233,6 +233,7 @@ struct Restore {
   StagingHandle staging;
   std::uint32_t at = 0, in_flight = 0;
   bool failed = false;
+  bool partial = false;               // of a stub: only its leading blocks are to be had
   bool overdue = false;               // nobody waits for it any more; it ends when the tier has let go
   std::uint64_t bytes = 0;
 };

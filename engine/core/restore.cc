@@ -166,9 +166,15 @@ bool Node::Core::look_for(Restore& restore, std::uint32_t index, std::uint64_t& 
     want(Kind::restore, index);
     return false;
   }
-  if (restore.scan.unreachable) {
+  if (restore.scan.unreachable && restore.scan.reachable_blocks == 0) {
     end_restore(index, VersionHandle{});
     return false;
+  }
+  if (restore.scan.unreachable) {  // what follows is computed on them, by who takes token ids
+    restore.partial = true;
+    restore.request.tokens = restore.tokens.first(restore.scan.reachable_blocks * request.layout.block_tokens);
+    restore.request.again = false;
+    restore.request.anonymous = true;
   }
   restore.step = RestoreStep::stage;
   return true;
@@ -272,9 +278,9 @@ void Node::Core::end_restore(std::uint32_t index, VersionHandle version) noexcep
   ++(version.valid() ? counters_.restores : counters_.restores_failed);
   if (version.valid()) counters_.restored_bytes += restore.bytes;
   timers_.cancel(entity(Kind::restore, index));
-  if (version.valid() && restore.stub.valid() && restore.scan.tier_blocks == restore.scan.reachable_blocks) store_->keep(version);
+  if (version.valid() && restore.stub.valid() && !restore.partial && restore.scan.tier_blocks == restore.scan.reachable_blocks) store_->keep(version);
   prefetched(handle, version);
-  release_waiters(handle, restore.in, version);
+  release_waiters(handle, restore.in, version, restore.partial);
   store_->unpin(version);
   store_->unpin(restore.stub);
 }
@@ -287,10 +293,10 @@ void Node::Core::restore_overdue(std::uint32_t index) noexcept {
   restore->overdue = true;
   const InHandle waiting = std::exchange(restore->in, InHandle{});
   if (Incoming* in = ins_.get(waiting); in != nullptr) in->restores = kRestoresOfOffer;
-  release_waiters(handle, waiting, VersionHandle{});
+  release_waiters(handle, waiting, VersionHandle{}, false);
 }
 
-void Node::Core::release_waiters(Handle<Restore> handle, InHandle waiting, VersionHandle version) noexcept {
+void Node::Core::release_waiters(Handle<Restore> handle, InHandle waiting, VersionHandle version, bool partial) noexcept {
   if (Incoming* in = ins_.get(waiting); in != nullptr) {
     store_->pin(version);
     store_->unpin(std::exchange(in->restored, version));
@@ -300,7 +306,7 @@ void Node::Core::release_waiters(Handle<Restore> handle, InHandle waiting, Versi
   }
   outs_.for_each([&](OutHandle at, Outgoing& out) {
     if (out.state != OutState::restoring || out.restore != handle) return;
-    if (version.valid()) {
+    if (version.valid() && !partial) {
       store_->pin(version);
       store_->unpin(out.version);
       out.version = version;
@@ -308,17 +314,33 @@ void Node::Core::release_waiters(Handle<Restore> handle, InHandle waiting, Versi
     park_or_offer(at.index);
   });
   local_waits_.for_each([&](Handle<LocalWait> at, const LocalWait& wait) {
-    if (wait.restore == handle) resume_local(at.index, version);
+    if (wait.restore == handle) resume_local(at.index, version, partial);
   });
 }
 
-void Node::Core::resume_local(std::uint32_t index, VersionHandle version) noexcept {
+// Token ids of a stub, shown with the leading blocks that have come back. Invalid: no room for it.
+VersionHandle Node::Core::ids_with_head(VersionHandle stub) noexcept {
+  VersionView view;
+  KVRAIL_ASSERT(store_->view(stub, view));
+  StageRequest request = stage_request_of(view);
+  request.coding.medium = Medium::tokens;
+  request.held_limit_ppm = UINT32_MAX;  // what the tier's coding loses, its owner has chosen
+  request.show_held = request.anonymous = true;
+  const AllowAllocScope allow;  // an Error's sentence, when there is one
+  const auto staging = store_->stage(request);
+  if (!staging.ok()) return {};
+  const auto made = store_->publish(*staging);
+  return made.ok() ? *made : VersionHandle{};
+}
+
+void Node::Core::resume_local(std::uint32_t index, VersionHandle version, bool partial) noexcept {
   const Handle<LocalWait> handle = local_waits_.handle_at(index);
   LocalRequest request = local_waits_.get(handle)->request;
   const VersionHandle waited_for = request.version;
   local_waits_.erase(handle);
   timers_.cancel(entity(Kind::local_wait, index));
   request.restored = true;
+  if (version.valid() && partial) version = ids_with_head(waited_for);
   if (version.valid()) request.version = version;
   VersionView view;
   KVRAIL_ASSERT(store_->view(request.version, view));

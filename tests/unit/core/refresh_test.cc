@@ -228,6 +228,17 @@ TEST_CASE("core / refresh / makes way for whatever else moves, and comes when al
   f.pair.finish();
 }
 
+TEST_CASE("core / refresh / does not hold up a drain") {
+  Forwarding f;
+  transport::sim::LinkModel slow;
+  slow.rate_bytes_per_s = 2'000;
+  f.pair.world.network.set_link(1, 2, slow);
+  REQUIRE(f.pair.world.run_until([&] { return f.pair.b->node->open_transfers() > 0; }));
+  f.pair.b->node->drain(f.pair.world.network.now_ns() + 10 * kSecondNs);
+  CHECK(f.pair.world.run_until([&] { return f.pair.b->node->drained(); }, 500 * kMillisecondNs));
+  CHECK(f.counters().refreshes_failed == 1);
+}
+
 TEST_CASE("core / refresh / not where it is switched off, nor of an origin that has gone") {
   NodeOptions options = World::small_options(1, 1);
   options.refresh = false;

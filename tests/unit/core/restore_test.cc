@@ -383,6 +383,33 @@ TEST_CASE("what cannot fit drives nothing out") {
   t.settle();
 }
 
+TEST_CASE("a stub of which the tier has only the beginning comes as token ids with that, to be computed on") {
+  Tiered t;
+  t.bring_many(10);
+  int stub = 0;
+  while (!t.view_of(stub).stub || !t.view_of(stub).kept) REQUIRE(++stub < 10);
+  t.tier.lose(t.view_of(stub).hashes[12]);
+  t.tier.lose(t.view_of(stub).hashes[30]);
+  t.owner_goes();
+  for (int again = 0; again < 2; ++again) {
+    const AgentEvent event = t.fetch(stub);
+    CHECK(event.status.ok());
+    AgentEvent delivery;
+    REQUIRE(t.pair.receiver->take(AgentEventKind::delivery, delivery));
+    const Received got = read_delivery(*t.pair.b, delivery);
+    CHECK(got.header.medium == Medium::tokens);
+    CHECK(got.tokens == TestAgent::tokens_of(Tiered::seed_of(stub), kTokens));
+    CHECK(got.blocks.size() == 12);
+    CHECK(largest_error(*t.pair.b, got, Tiered::seed_of(stub)) == 0);
+    CHECK(t.pair.b->node->release(t.pair.receiver->handle, delivery.delivery, 0).ok());
+    CHECK(t.view_of(stub).stub);  // it is one still
+  }
+  CHECK(t.counters().restores == 2);
+  CHECK(t.counters().restores_failed == 0);
+  t.pair.world.run_for(kSecondNs);
+  t.pair.world.check();
+}
+
 TEST_CASE("names survive a restart: what was written is fetched by its name, whoever owned it, and nothing else is found") {
   for (const std::uint32_t loss_ppm : {0U, 700U}) {  // what a tier codes with loss its names have not
     CAPTURE(loss_ppm);
