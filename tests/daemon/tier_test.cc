@@ -76,32 +76,41 @@ TEST_CASE("two nodes / contexts leave memory for files and come back from there,
   CHECK(until([&] { return t.figure("restores") == 1; }));
 }
 
-TEST_CASE("two nodes / what its owner left behind is fetched from files") {
+TEST_CASE("two nodes / what its owner left behind is fetched from files, by its name after SIGKILL too") {
   Tiered t;
   std::optional<Agent> planner = t.pair->attach("a", "planner");
-  Agent coder = t.pair->attach("b", "coder");
+  std::optional<Agent> coder = t.pair->attach("b", "coder");
   {
     std::vector<std::unique_ptr<Growing>> docs;
     for (std::uint64_t seed = 1; seed <= 12; ++seed) {
       docs.push_back(std::make_unique<Growing>(*planner, seed, kTokens));
-      deliver(*planner, coder, *docs.back(), kTokens, UINT64_MAX);
+      deliver(*planner, *coder, *docs.back(), kTokens, UINT64_MAX);
       if (seed > 6) REQUIRE(until([&] { return t.figure("offloads") >= static_cast<long>(seed) - 6; }));
     }
   }
   planner.reset();
-  // Until the other node has told that the owner has gone, it is asked, and refuses.
-  REQUIRE(until([&] {
-    const auto ticket = coder.fetch("planner", "doc-1");
-    if (!ticket.ok()) return false;
-    const auto outcomes = coder.wait(*ticket, kSoon);
-    return outcomes.ok() && outcomes->front().status.ok();
-  }));
-  auto got = coder.receive(kSoon);
-  REQUIRE_MESSAGE(got.ok(), (got.ok() ? "" : got.error().message));
-  CHECK(t.figure("restores") == 1);
-  CHECK(got->medium() == Medium::full);
-  CHECK(got->tokens().size() == kTokens);
-  CHECK(differences(*got, 1) == 0);
+  const auto fetch_doc = [&] {
+    // Until the other node has told that the owner has gone, it is asked, and refuses; a start reads its files first.
+    REQUIRE(until([&] {
+      const auto ticket = coder->fetch("planner", "doc-1");
+      if (!ticket.ok()) return false;
+      const auto outcomes = coder->wait(*ticket, kSoon);
+      return outcomes.ok() && outcomes->front().status.ok();
+    }));
+    auto got = coder->receive(kSoon);
+    REQUIRE_MESSAGE(got.ok(), (got.ok() ? "" : got.error().message));
+    CHECK(t.figure("restores") == 1);
+    CHECK(got->medium() == Medium::full);
+    CHECK(got->tokens().size() == kTokens);
+    CHECK(differences(*got, 1) == 0);
+  };
+  fetch_doc();
+  coder.reset();
+  t.pair->b().signal(SIGKILL);
+  CHECK(t.pair->b().wait(kSoonMs) == 128 + SIGKILL);
+  t.pair->start_b();
+  coder.emplace(t.pair->attach("b", "coder"));
+  fetch_doc();
 }
 
 }  // namespace kvrail::test
