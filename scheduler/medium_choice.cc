@@ -8,6 +8,7 @@
 #include "kvrail/base/bits.h"
 #include "scheduler/cost.h"
 #include "scheduler/keyed_table.h"
+#include "scheduler/record.h"
 #include "scheduler/split.h"
 
 namespace kvrail::scheduler {
@@ -69,11 +70,14 @@ struct MediumChooser::State {
   DepthLoss loss;
   KeyedTable<std::int64_t> residuals;  // log2(observed / predicted), Q32
   KeyedTable<LastChoice> choices;
+  Recorder* recorder = nullptr;
+  [[nodiscard]] Pick pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts, std::uint32_t lane) noexcept;
 };
 
 MediumChooser::MediumChooser(const DepthLoss& loss, std::uint32_t table_slots)
     : state_(std::make_unique<State>(loss, table_slots)) {}
 MediumChooser::~MediumChooser() = default;
+void MediumChooser::record(Recorder* recorder) noexcept { state_->recorder = recorder; }
 
 namespace {
 
@@ -154,16 +158,26 @@ std::int32_t with_hysteresis(const Pick& pick, std::int32_t best, LastChoice& la
 
 Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
                          std::uint32_t lane) noexcept {
+  const Pick pick = state_->pick(candidates, facts, lane);
+  if (state_->recorder != nullptr) {
+    state_->recorder->note(RecordKind::pick, facts, lane, static_cast<std::uint32_t>(candidates.size()), candidates,
+                           outcome_of(pick));
+  }
+  return pick;
+}
+
+Pick MediumChooser::State::pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
+                                std::uint32_t lane) noexcept {
   KVRAIL_ASSERT(candidates.size() <= kMaxWeighed);
   Pick pick;
   pick.line_count = candidates.size();
-  const LossProfile& loss = state_->loss.at(facts.total_tokens);
-  std::array<std::int64_t*, kMaxWeighed> residuals{};
+  const LossProfile& profile = loss.at(facts.total_tokens);
+  std::array<std::int64_t*, kMaxWeighed> corrections{};
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     CostLine& line = pick.lines[i];
-    fill_line(candidates[i], facts, loss, line);
-    residuals[i] = state_->residuals.find(residual_key(lane, line.medium, line.bytes));
-    finish_cost(line, facts, residuals[i] == nullptr ? 0 : *residuals[i]);
+    fill_line(candidates[i], facts, profile, line);
+    corrections[i] = residuals.find(residual_key(lane, line.medium, line.bytes));
+    finish_cost(line, facts, corrections[i] == nullptr ? 0 : *corrections[i]);
   }
   apply_deadline(pick, facts.remaining_ns);
   apply_split_gain(pick, facts.split_wished);
@@ -175,13 +189,13 @@ Pick MediumChooser::pick(std::span<const CandidateCost> candidates, const Receiv
   // What nobody chose, such as a wish, is no choice to stay with.
   pick.index = allowed == 1 ? best
                             : with_hysteresis(pick, best,
-                                              state_->choices.obtain(choice_key(candidates, facts)));
+                                              choices.obtain(choice_key(candidates, facts)));
   pick.reason = allowed == 1         ? PickReason::only_one
                 : pick.index == best ? PickReason::least_cost
                                      : PickReason::kept_by_hysteresis;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (residuals[i] != nullptr && static_cast<std::int32_t>(i) != pick.index)
-      *residuals[i] -= *residuals[i] / kResidualFade;
+    if (corrections[i] != nullptr && static_cast<std::int32_t>(i) != pick.index)
+      *corrections[i] -= *corrections[i] / kResidualFade;
   }
   const CostLine& chosen = pick.lines[static_cast<std::size_t>(pick.index)];
   pick.predicted_ns = chosen.total_ns;
@@ -218,6 +232,9 @@ bool MediumChooser::any_allowed(std::span<const CandidateCost> candidates,
 // of log(observed / uncorrected prediction).
 void MediumChooser::observe(std::uint32_t lane, Medium medium, std::uint64_t bytes,
                             TimeNs predicted_ns, TimeNs observed_ns) noexcept {
+  if (state_->recorder != nullptr) {
+    state_->recorder->note(RecordKind::observe, ObserveEvent{lane, static_cast<std::uint32_t>(medium), bytes, predicted_ns, observed_ns});
+  }
   if (predicted_ns <= 0 || observed_ns <= 0) return;
   const std::int64_t rest = log2_q32(static_cast<std::uint64_t>(observed_ns)) -
                             log2_q32(static_cast<std::uint64_t>(predicted_ns));

@@ -181,6 +181,8 @@ struct Pick {
   std::array<CostLine, kMaxWeighed> lines;
 };
 
+class Recorder;  // record.h
+
 // Keeps residuals EWMA(log(observed/predicted)) per (lane, medium, size octave), clamped to
 // x1/2..2, and the last choice per (pair, size octave, missing octave, backlog octave).
 class MediumChooser {
@@ -189,6 +191,7 @@ class MediumChooser {
   MediumChooser(const MediumChooser&) = delete;
   MediumChooser& operator=(const MediumChooser&) = delete;
   ~MediumChooser();
+  void record(Recorder* recorder) noexcept;  // as Scheduler::record()
   // One decision: it counts for hysteresis.
   [[nodiscard]] Pick pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts,
                           std::uint32_t lane) noexcept;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "scheduler/record.h"
 #include "scheduler/scheduler_state.h"
 #include "scheduler/urgency.h"
 
@@ -10,10 +11,18 @@ namespace kvrail::scheduler {
 Scheduler::Scheduler(const SchedulerOptions& options) : state_(std::make_unique<State>(options)) {}
 Scheduler::~Scheduler() = default;
 
+void Scheduler::record(Recorder* recorder) noexcept {
+  KVRAIL_ASSERT_MSG(recorder == nullptr || state_->flows.size() == 0, "a recording begins before the first flow");
+  state_->recorder = recorder;
+}
+
 void Scheduler::lane_up(LaneIndex lane, std::uint64_t rate_hint_bytes_per_s,
                         TimeNs now_ns, bool shares) noexcept {
   Lane& it = state_->lane_of(lane);
   KVRAIL_ASSERT(!it.up && it.flows == 0);
+  if (state_->recorder != nullptr) {
+    state_->recorder->note(RecordKind::lane_up, LaneUpEvent{lane, shares ? 1U : 0U, rate_hint_bytes_per_s, now_ns});
+  }
   it.up = true;
   it.background_owed = 0;
   it.shares = shares;
@@ -28,6 +37,7 @@ void Scheduler::lane_down(LaneIndex lane) noexcept {
   KVRAIL_ASSERT_MSG(it.up && it.flows == 0, "flows are removed before their lane goes down");
   while (it.budgets != nullptr) close_budget(it.budgets->self);
   it.up = false;
+  if (state_->recorder != nullptr) state_->recorder->note(RecordKind::lane_down, lane);
 }
 
 BudgetHandle Scheduler::open_budget(const ReservationSpec& spec, TimeNs now_ns) noexcept {
@@ -43,6 +53,7 @@ BudgetHandle Scheduler::open_budget(const ReservationSpec& spec, TimeNs now_ns) 
   Budget& budget = *state_->budgets.get(handle);
   budget.self = handle;
   *last = &budget;
+  if (state_->recorder != nullptr) state_->recorder->note(RecordKind::open_budget, spec, now_ns, handle);
   return handle;
 }
 
@@ -55,6 +66,7 @@ void Scheduler::close_budget(BudgetHandle handle) noexcept {
   *at = budget->next;
   KVRAIL_ASSERT(lane.reserved_flows >= budget->listed);
   lane.reserved_flows -= budget->listed;
+  if (state_->recorder != nullptr) state_->recorder->note(RecordKind::close_budget, handle);
   state_->budgets.erase(handle);  // what its flows know of it is stale from here on
 }
 
@@ -93,10 +105,12 @@ FlowHandle Scheduler::add_flow(const FlowSpec& spec, TimeNs now_ns) noexcept {
   lane.queued(flow.flow_class) += left;
   if (left > 0) state_->arm_crossing(flow, now_ns);
   state_->list_if_postable(flow);
+  if (state_->recorder != nullptr) state_->recorder->note(RecordKind::add_flow, spec, now_ns, handle);
   return handle;
 }
 
-void Scheduler::set_ready(FlowHandle handle, std::uint64_t ready_bytes, TimeNs) noexcept {
+void Scheduler::set_ready(FlowHandle handle, std::uint64_t ready_bytes, TimeNs now_ns) noexcept {
+  if (state_->recorder != nullptr) state_->recorder->note(RecordKind::set_ready, handle, ready_bytes, now_ns);
   Flow& flow = state_->flow_of(handle);
   KVRAIL_ASSERT(ready_bytes <= flow.total);
   flow.ready = std::max(flow.ready, ready_bytes);
@@ -104,6 +118,7 @@ void Scheduler::set_ready(FlowHandle handle, std::uint64_t ready_bytes, TimeNs) 
 }
 
 void Scheduler::remove_flow(FlowHandle handle) noexcept {
+  if (state_->recorder != nullptr) state_->recorder->note(RecordKind::remove_flow, handle);
   Flow& flow = state_->flow_of(handle);
   Lane& lane = state_->lane_of(flow.lane);
   if (flow.listed) state_->unlist(flow);
@@ -120,6 +135,7 @@ std::size_t Scheduler::step(TimeNs now_ns, std::span<PostAction> actions) noexce
   State& state = *state_;
   state.wheel.advance(now_ns,
                       [&](TimerNode& node) { state.promote(static_cast<Flow&>(node), now_ns); });
+  const bool idle = state.recorder != nullptr && state.flows.size() == 0;
   const LaneIndex none = state.options.max_lanes;
   LaneIndex fruitless_since = none;
   std::size_t count = 0;
@@ -138,10 +154,17 @@ std::size_t Scheduler::step(TimeNs now_ns, std::span<PostAction> actions) noexce
     }
     if (posted < room || state.turn_left == 0) state.give_turn(lane + 1 < none ? lane + 1 : 0);
   }
+  if (idle) {
+    state.recorder->note_idle_step(now_ns, actions.size());
+  } else if (state.recorder != nullptr) {
+    const std::span<const PostAction> taken = actions.first(count);
+    state.recorder->note(RecordKind::step, now_ns, std::uint64_t{actions.size()}, taken);
+  }
   return count;
 }
 
 void Scheduler::unpost(const PostAction& action) noexcept {
+  if (state_->recorder != nullptr) state_->recorder->note(RecordKind::unpost, action);
   Lane& lane = state_->lane_of(action.lane);
   lane.window.unpost(action.bytes, action.critical);
   Flow* const flow = state_->flows.get(action.flow);
@@ -163,7 +186,10 @@ void Scheduler::unpost(const PostAction& action) noexcept {
 }
 
 void Scheduler::chunk_done(LaneIndex lane, std::uint32_t bytes, TimeNs posted_ns,
-                           TimeNs completed_ns, bool ok, TimeNs) noexcept {
+                           TimeNs completed_ns, bool ok, TimeNs now_ns) noexcept {
+  if (state_->recorder != nullptr) {
+    state_->recorder->note(RecordKind::chunk_done, ChunkDoneEvent{lane, bytes, posted_ns, completed_ns, now_ns, ok ? 1U : 0U});
+  }
   Lane& it = state_->lane_of(lane);
   if (!it.up) return;  // its records went with it
   it.window.done(bytes, posted_ns, completed_ns, ok);
@@ -184,7 +210,9 @@ LaneEstimate Scheduler::estimate(LaneIndex lane) const noexcept {
 }
 
 std::uint64_t Scheduler::rate_for_choice(LaneIndex lane, std::uint64_t bytes, TimeNs now_ns) noexcept {
-  return state_->lane_of(lane).window.rate_for_choice(bytes, now_ns);
+  const std::uint64_t rate = state_->lane_of(lane).window.rate_for_choice(bytes, now_ns);
+  if (state_->recorder != nullptr) state_->recorder->note(RecordKind::rate, lane, bytes, now_ns, rate);
+  return rate;
 }
 
 TimeNs Scheduler::backlog_ns(LaneIndex lane, bool critical) const noexcept {

@@ -91,12 +91,17 @@ struct LaneEstimate {
   std::uint32_t chunk_bytes = 0;
 };
 
+class Recorder;  // record.h
+
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
   ~Scheduler();
+
+  // From here on events and outcomes are recorded; before the first event. nullptr: not any more.
+  void record(Recorder* recorder) noexcept;
 
   // shares: its bytes go through the interface of this node, as those of the other lanes that do.
   void lane_up(LaneIndex lane, std::uint64_t rate_hint_bytes_per_s, TimeNs now_ns, bool shares = true) noexcept;

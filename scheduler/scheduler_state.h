@@ -56,6 +56,7 @@ struct Lane {
 
 struct Scheduler::State {
   explicit State(const SchedulerOptions& given);
+  Recorder* recorder = nullptr;
 
   [[nodiscard]] Lane& lane_of(LaneIndex index) noexcept {
     KVRAIL_ASSERT(index < lanes.size());

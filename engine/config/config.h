@@ -59,6 +59,8 @@ struct Config {
   TimeNs slice_ns = 10 * kMillisecondNs;
   std::uint32_t suspend_below_percent = 40;
   TimeNs drain_ns = 10 * kSecondNs;
+  std::string record;              // a file that decisions are recorded in; empty: they are not
+  std::uint64_t record_bytes = 64ULL << 20;
   // [attach]
   std::string socket = "/run/kvrail/kvraild.sock";
   std::uint32_t max_agents = 256;

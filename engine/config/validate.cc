@@ -184,6 +184,16 @@ Result<void> validate_peers(const Config& config) {
   return {};
 }
 
+Result<void> validate_record(const Config& config) {
+  if (config.record.empty() && config.source.lines.contains("runtime.record_bytes")) {
+    return refused(config, {"runtime.record_bytes"}, "runtime.record_bytes: without runtime.record nothing is recorded; set it, or leave this out");
+  }
+  if (!config.record.empty() && !config.record.starts_with('/')) {
+    return refused(config, {"runtime.record"}, "runtime.record: \"" + config.record + "\" must be an absolute path");
+  }
+  return {};
+}
+
 Result<void> validate_workflows(const Config& config) {
   constexpr std::size_t kMost = 16;  // as many as a tenant may describe itself
   if (config.workflows.size() > kMost) {
@@ -288,7 +298,7 @@ Result<void> validate(const Config& config) {
                    "peer looks dead");
   }
   for (const auto step :
-       {validate_paths, validate_workers, validate_security, validate_tenants, validate_workflows, validate_peers,
+       {validate_paths, validate_workers, validate_security, validate_tenants, validate_record, validate_workflows, validate_peers,
         validate_media, validate_offload}) {
     if (auto good = step(config); !good.ok()) return good;
   }

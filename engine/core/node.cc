@@ -110,6 +110,11 @@ Node::Core::Core(const NodeOptions& options, Clock& clock, std::unique_ptr<Store
       work_(entity_count()),
       event_agents_(options.store.max_agents) {
   desk_ = std::make_unique<TaskDesk>(*this);
+  if (!options.recording.empty()) {
+    recorder_.emplace(options.recording, options.scheduler, options.loss);
+    scheduler_.record(&*recorder_);
+    chooser_.record(&*recorder_);
+  }
   dials_.reserve(options.limits.max_dials);
   dial_states_ = std::make_unique<DialState[]>(options.limits.max_dials);
   store_->on_retire(&Core::unregister_arena, this);

@@ -79,6 +79,7 @@ struct NodeOptions {
   // nobody uses are written to it until the second can.
   std::uint32_t offload_below_ppm = 250'000, offload_until_ppm = 400'000;
   std::span<std::byte> status_page;          // sizeof(StatusPage) zeroed bytes, or empty
+  std::span<std::byte> recording;            // what was decided goes there (scheduler/record.h), or empty: nowhere
 };
 
 struct AgentInfo {

@@ -15,6 +15,7 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@
 #include "scheduler/cost.h"
 #include "scheduler/inflow.h"
 #include "scheduler/medium_choice.h"
+#include "scheduler/record.h"
 #include "transport/wire/codec.h"
 #include "transport/wire/frame.h"
 
@@ -491,6 +493,7 @@ class Node::Core {
   scheduler::Scheduler scheduler_;
   scheduler::DepthLoss loss_;
   scheduler::MediumChooser chooser_;
+  std::optional<scheduler::Recorder> recorder_;
   scheduler::Arbiter arbiter_;
   Scratch scratch_;
   Prng prng_;

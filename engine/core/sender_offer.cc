@@ -35,6 +35,16 @@ void Node::Core::arm_out(std::uint32_t index) noexcept {
   timers_.set(entity(Kind::out, index), std::min({out.state_due_ns, deadline, accepted ? kNever : out.give_up_ns}));
 }
 
+namespace {
+
+// A deadline that passed is the caller's own; else it is told what was missing: memory, so many times in a row.
+Status late_status(const Outgoing& out) noexcept {
+  if (out.deadline_ns != 0 || out.laters == 0) return Status{Code::timed_out};
+  return Status{Code::out_of_memory, Scope::transfer, static_cast<std::int32_t>(std::min<std::uint32_t>(out.laters, INT32_MAX))};
+}
+
+}  // namespace
+
 void Node::Core::out_timer(std::uint32_t index) noexcept {
   if (!outs_.handle_at(index).valid()) return;
   Outgoing& out = out_at(index);
@@ -42,7 +52,7 @@ void Node::Core::out_timer(std::uint32_t index) noexcept {
   const bool late = (out.deadline_ns != 0 && now_ >= out.deadline_ns) ||
                     (out.accepted_ns == 0 && now_ >= out.give_up_ns);
   if (late && await_cut(index)) return;
-  if (late) return cancel_out(index, Status{Code::timed_out});
+  if (late) return cancel_out(index, late_status(out));
   if (now_ >= out.state_due_ns) {
     out.state_due_ns = kNever;
     switch (out.state) {

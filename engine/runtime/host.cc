@@ -181,10 +181,16 @@ NodeOptions Host::node_options() const {
   options.dead_after_ns = config_.dead_after_ns;
   options.lane_rate_hint_bytes_per_s = config_.rate_hint_bytes_per_s;
   options.status_page = {status_page_->base(), sizeof(StatusPage)};
+  if (recording_) options.recording = recording_->memory();
   return options;
 }
 
 Result<void> Host::build_node() {
+  if (!config_.record.empty()) {
+    auto recording = Recording::create(config_.record, config_.record_bytes);
+    if (!recording.ok()) return Error{recording.status(), "runtime.record: " + recording.error().message};
+    recording_ = std::move(recording).value();
+  }
   auto node = Node::create(node_options(), clock_);
   if (!node.ok()) return std::move(node).error();
   node_ = std::move(node).value();

@@ -18,6 +18,7 @@
 #include "engine/ipc/attach_server.h"
 #include "engine/ipc/node_host.h"
 #include "engine/ipc/sessions.h"
+#include "engine/runtime/recording.h"
 #include "engine/runtime/lane_worker.h"
 #include "engine/runtime/worker.h"
 #include "kvrail/base/result.h"
@@ -111,6 +112,7 @@ class Host {
   LogSink log_;
   NodeId node_id_ = 0;
   Incarnation incarnation_ = 0;
+  std::unique_ptr<Recording> recording_;   // none, or the node's decisions go there
   std::unique_ptr<mempool::Arena> status_page_;
   transport::Psk psk_;
   std::unique_ptr<transport::shm::ShmTransport> shm_;   // only where the config speaks of it

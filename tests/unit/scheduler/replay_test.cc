@@ -8,6 +8,8 @@
 
 #include "kvrail/base/no_alloc.h"
 #include "kvrail/base/prng.h"
+#include "scheduler/record.h"
+#include "scheduler/replay.h"
 #include "scheduler/scheduler.h"
 
 using namespace kvrail;
@@ -22,12 +24,14 @@ class RandomLife {
  public:
   explicit RandomLife(std::uint64_t seed, std::uint32_t suspend_below_ppm = 400'000)
       : prng_(seed), scheduler_({.max_lanes = kLanes, .max_flows = kFlows, .suspend_below_ppm = suspend_below_ppm}) {
-    for (LaneIndex lane = 0; lane < kLanes; ++lane)
-      scheduler_.lane_up(lane, 125'000'000ULL << lane, 0);
   }
+
+  void record(Recorder& recorder) { scheduler_.record(&recorder); }
+  [[nodiscard]] static SchedulerOptions options() { return {.max_lanes = kLanes, .max_flows = kFlows}; }
 
   // A digest of every action and estimate.
   std::uint64_t run(int steps) {
+    for (LaneIndex lane = 0; lane < kLanes; ++lane) scheduler_.lane_up(lane, 125'000'000ULL << lane, 0);
     for (int i = 0; i < steps; ++i) {
       now_ += static_cast<TimeNs>(prng_.uniform(400'000));
       if (prng_.chance(0.2)) add_flow();
@@ -175,4 +179,112 @@ TEST_CASE("replay / bytes are conserved through random lives, and the same event
 TEST_CASE("replay / a recorded life repeats bit by bit") {
   CHECK(RandomLife(42, 0).run(5000) == 2671950956924769491ULL);
   CHECK(RandomLife(42).run(5000) == 10625173367662216677ULL);
+}
+
+namespace {
+
+std::vector<std::byte> recorded_life(std::uint64_t seed, std::size_t room) {
+  std::vector<std::byte> memory(room);
+  Recorder recorder(memory, RandomLife::options(), DepthLoss{});
+  RandomLife life(seed);
+  life.record(recorder);
+  static_cast<void>(life.run(500));
+  memory.resize(recorder.head().used_bytes);
+  return memory;
+}
+
+}  // namespace
+
+TEST_CASE("replay / what was recorded is decided again, all alike") {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    CAPTURE(seed);
+    const auto replayed = replay(recorded_life(seed, 8U << 20));
+    REQUIRE_MESSAGE(replayed.ok(), replayed.error().message);
+    CHECK(replayed->differ == 0);
+    CHECK(replayed->complete);
+    CHECK(replayed->steps >= 400);
+    CHECK(replayed->actions > 100);
+  }
+}
+
+TEST_CASE("replay / a recording that was full is whole as far as it goes") {
+  const auto replayed = replay(recorded_life(1, sizeof(RecordHead) + 20'000));
+  REQUIRE(replayed.ok());
+  CHECK_FALSE(replayed->complete);
+  CHECK(replayed->records > 10);
+  CHECK(replayed->differ == 0);
+}
+
+TEST_CASE("replay / choices too, with what was learned in between") {
+  std::vector<std::byte> memory(1U << 20);
+  Recorder recorder(memory, SchedulerOptions{}, DepthLoss{});
+  MediumChooser chooser{DepthLoss{}};
+  chooser.record(&recorder);
+  Prng prng(7);
+  for (int i = 0; i < 200; ++i) {
+    std::array<CandidateCost, 3> offered{};
+    offered[0] = {.medium = Medium::tokens, .fixed_bytes = 4000};
+    offered[1] = {.medium = Medium::full, .block_bytes = 8U << 20, .wait_ns = prng.uniform(10'000'000), .rate_bytes_per_s = 1'250'000'000};
+    offered[2] = {.medium = Medium::int4, .block_bytes = 2U << 20, .wait_ns = prng.uniform(10'000'000), .rate_bytes_per_s = 1'250'000'000};
+    ReceiverFacts facts;
+    facts.pair_key = prng.uniform(4);
+    facts.total_tokens = 64 * (1 + prng.uniform(100));
+    facts.missing_full_blocks = facts.total_tokens / 64;
+    facts.compute.prefill_per_token_ns = 60'000;
+    facts.lease_bytes_free = UINT64_MAX;
+    const Pick pick = chooser.pick(offered, facts, 0);
+    REQUIRE(pick.index >= 0);
+    chooser.observe(0, offered[static_cast<std::size_t>(pick.index)].medium, pick.bytes, pick.predicted_ns,
+                    pick.predicted_ns * static_cast<TimeNs>(1 + prng.uniform(3)));
+  }
+  memory.resize(recorder.head().used_bytes);
+  const auto replayed = replay(memory);
+  REQUIRE(replayed.ok());
+  CHECK(replayed->decisions == 200);
+  CHECK(replayed->differ == 0);
+}
+
+TEST_CASE("replay / what is no recording, of another build, cut or damaged is refused") {
+  const std::vector<std::byte> good = recorded_life(1, 8U << 20);
+  const auto message = [](std::vector<std::byte> bytes) {
+    const auto replayed = replay(bytes);
+    REQUIRE_FALSE(replayed.ok());
+    return replayed.error().message;
+  };
+  CHECK(message({}) == "is no recording");
+  CHECK(message(std::vector<std::byte>(4096)) == "is no recording");
+  CHECK(message({good.begin(), good.end() - 1}).find("its length") != std::string::npos);
+  auto other = good;
+  other[8] ^= std::byte{1};
+  CHECK(message(other).find("another build") != std::string::npos);
+  auto damaged = good;
+  damaged[sizeof(RecordHead)] = std::byte{200};  // no such kind
+  CHECK(message(damaged).find("is damaged at byte") != std::string::npos);
+  damaged = good;
+  damaged[sizeof(RecordHead) + 4] = std::byte{7};  // shorter than its own frame
+  CHECK(message(damaged).find("is damaged at byte") != std::string::npos);
+}
+
+TEST_CASE("replay / an outcome that was another one is told") {
+  std::vector<std::byte> memory = recorded_life(3, 8U << 20);
+  bool changed = false;
+  for (std::uint64_t at = sizeof(RecordHead); at < memory.size() && !changed;) {
+    std::uint64_t frame = 0;
+    std::memcpy(&frame, memory.data() + at, sizeof(frame));
+    const std::uint64_t bytes = frame >> 32;
+    constexpr std::uint64_t kActionsAt = Recorder::kFrame + 16;
+    if ((frame & 0xffff) == static_cast<std::uint64_t>(RecordKind::step) && bytes > kActionsAt) {
+      PostAction action;
+      std::memcpy(&action, memory.data() + at + kActionsAt, sizeof(action));
+      action.offset += 1;
+      std::memcpy(memory.data() + at + kActionsAt, &action, sizeof(action));
+      changed = true;
+    }
+    at += bytes;
+  }
+  REQUIRE(changed);
+  const auto replayed = replay(memory);
+  REQUIRE(replayed.ok());
+  CHECK(replayed->differ == 1);
+  CHECK(replayed->first.find("the actions of a step") == 0);
 }
