@@ -428,8 +428,10 @@ class Run {
     const std::uint64_t content = content_of(maker, context);
     require(got.tokens == TestAgent::tokens_of(content, got.tokens.size()), one.name + ": wrong tokens");
     const float error = largest_error(host, got, content);
-    const bool lossy = got.header.epsilon_ppm > 0;
-    require(lossy ? error < 0.1F : error == 0, one.name + ": wrong bytes in " + maker + "/" + context);
+    // Values are -2 to 2: int8's error is under 0.07 there, that of int4, with steps 16 times as wide, under 1.1; those of
+    // another context differ by up to 4.
+    const std::uint32_t epsilon = got.header.epsilon_ppm;
+    require(epsilon == 0 ? error == 0 : error < (epsilon < 1000 ? 0.1F : 1.1F), one.name + ": wrong bytes in " + maker + "/" + context);
     const std::size_t blocks = (got.tokens.size() + 15) / 16;
     if (event.medium == Medium::full || is_coded(event.medium)) {
       require(got.blocks.size() == blocks, one.name + ": a delivery that is not whole");
