@@ -109,6 +109,8 @@ Figures make_figures(const Scenario& scenario, const Workload& workload, const R
   out.mean_ms = mean(users);
   out.p50_ms = percentile(users, 0.5);
   out.p99_ms = percentile(users, 0.99);
+  std::sort(users.begin(), users.end());
+  for (std::size_t q = 0; q < out.quantiles_ms.size() && !users.empty(); ++q) out.quantiles_ms[q] = users[(users.size() - 1) * q / 100];
   out.jitter = out.p50_ms > 0 ? out.p99_ms / out.p50_ms : 1;
   if (!criticals.empty()) out.critical_p99_ms = percentile(criticals, 0.99);
   out.bytes = result.bytes;

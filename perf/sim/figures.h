@@ -15,6 +15,7 @@ namespace kvrail::simulation {
 struct Figures {
   std::string policy;
   double mean_ms = 0, p50_ms = 0, p99_ms = 0;  // of tasks where there are such, else of contexts
+  std::array<double, 101> quantiles_ms{};      // of the same, by hundredths
   std::optional<double> critical_p99_ms;       // nothing: no critical transfers
   std::uint64_t bytes = 0;
   double recompute_s = 0;

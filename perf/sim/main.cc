@@ -2,12 +2,14 @@
 //
 // Exit status: 0 done; 1 the output can't be written; 2 bad usage or input; 3 a replay decided otherwise.
 #include <cstdio>
+#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "perf/sim/cache_replay.h"
 #include "perf/sim/options.h"
+#include "perf/sim/plot.h"
 #include "perf/sim/report.h"
 #include "perf/sim/text_input.h"
 #include "scheduler/replay.h"
@@ -65,6 +67,11 @@ int run(int argc, const char* const* argv) {
   const auto report = simulate(*options);
   if (!report.ok()) return fail(report.error(), 2);
   for (const std::string& line : report->left_out) std::fprintf(stderr, "kvrail-sim: left out: %s\n", line.c_str());
+  if (!options->plot.empty()) {
+    std::ofstream script(options->plot);
+    script << plot_script(*report, options->plot + ".svg") << std::flush;
+    if (!script) return fail({{Code::io_error}, options->plot + ": cannot be written"}, 1);
+  }
   return print(options->json ? json_report(*report) : table_report(*report));
 }
 

@@ -16,6 +16,7 @@ Result<Options> parse_options(int argc, const char* const* argv, int& exit_code)
   app.add_option("--policies", options.policies, "comma-separated; all that are compared")->delimiter(',');
   app.add_option("--seed", options.seed, "of all that is drawn (1)");
   app.add_flag("--json", options.json, "JSON instead of a table");
+  app.add_option("--plot", options.plot, "writes a script there; `gnuplot FILE` makes FILE.svg of it");
   exit_code = 2;
   try {
     app.parse(argc, argv);

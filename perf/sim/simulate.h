@@ -20,6 +20,7 @@ struct Options {
   std::vector<std::string> policies;   // empty: the scenario's, or all
   std::uint64_t seed = 1;
   bool json = false;
+  std::string plot;                    // a script for gnuplot goes there; empty: none
 };
 
 struct Point {
