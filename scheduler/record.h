@@ -68,9 +68,13 @@ struct RecordHead {
   std::uint64_t layout = 0;        // sizes of all that is recorded, of this build
   std::uint64_t used_bytes = 0;    // head and records; written behind each one
   std::uint64_t full = 0;          // more happened than there was room for
+  std::uint64_t check = 0;         // of what follows
   SchedulerOptions scheduler;
   DepthLoss loss;
 };
+// Of these bytes: a file that was damaged must not be decided on.
+[[nodiscard]] std::uint64_t record_check(std::span<const std::byte> bytes) noexcept;
+[[nodiscard]] std::uint64_t record_check(const RecordHead& head) noexcept;
 [[nodiscard]] std::uint64_t record_layout() noexcept;
 
 class Recorder {
@@ -81,10 +85,10 @@ class Recorder {
   template <class... Parts>
   void note(RecordKind kind, const Parts&... parts) noexcept {
     const std::size_t bytes = kFrame + (std::size_t{0} + ... + bytes_of(parts));
-    std::byte* at = begin(kind, bytes);
+    std::byte* at = begin(bytes);
     if (at == nullptr) return;
     ((at = put(at, parts)), ...);
-    commit(bytes);
+    commit(kind, bytes);
   }
   // A step that had nothing to look at: of several in a row the last one stands for all.
   void note_idle_step(TimeNs now_ns, std::uint64_t room) noexcept {
@@ -94,7 +98,7 @@ class Recorder {
   }
   [[nodiscard]] const RecordHead& head() const noexcept { return *head_; }
 
-  static constexpr std::size_t kFrame = 8;  // kind u16, 0 u16, bytes u32: of the whole record
+  static constexpr std::size_t kFrame = 16;  // kind u16, 0 u16, bytes u32: of the whole record; its check u64
 
  private:
   template <class T>
@@ -116,8 +120,8 @@ class Recorder {
     std::memcpy(at, &one, sizeof(T));
     return at + sizeof(T);
   }
-  [[nodiscard]] std::byte* begin(RecordKind kind, std::size_t bytes) noexcept;
-  void commit(std::size_t bytes) noexcept { head_->used_bytes += bytes; }
+  [[nodiscard]] std::byte* begin(std::size_t bytes) noexcept;
+  void commit(RecordKind kind, std::size_t bytes) noexcept;
 
   std::span<std::byte> memory_;
   RecordHead* head_;

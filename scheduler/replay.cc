@@ -172,15 +172,20 @@ Result<Replay> replay(std::span<const std::byte> recording) {
   std::memcpy(&head, recording.data(), sizeof(head));
   if (head.magic != RecordHead::kMagic) return bad("is no recording");
   if (head.layout != record_layout()) return bad("was recorded by another build; replay it with that one");
+  if (head.check != record_check(head)) return bad("is damaged: its head");
   if (head.used_bytes < sizeof(head) || head.used_bytes > recording.size()) return bad("is damaged: its length is wrong");
   Player player(head);
   player.out.complete = head.full == 0;
   for (std::uint64_t at = sizeof(head); at < head.used_bytes;) {
-    std::uint64_t frame = 0;
+    std::uint64_t frame = 0, check = 0;
     const std::uint64_t left = head.used_bytes - at;
-    if (left >= sizeof(frame)) std::memcpy(&frame, recording.data() + at, sizeof(frame));
+    if (left >= Recorder::kFrame) {
+      std::memcpy(&frame, recording.data() + at, sizeof(frame));
+      std::memcpy(&check, recording.data() + at + sizeof(frame), sizeof(check));
+    }
     const std::uint64_t bytes = frame >> 32;
     if (bytes < Recorder::kFrame || bytes > left ||
+        check != (record_check(recording.subspan(at + Recorder::kFrame, bytes - Recorder::kFrame)) ^ frame) ||
         !player.play(static_cast<RecordKind>(frame & 0xffff), recording.subspan(at + Recorder::kFrame, bytes - Recorder::kFrame))) {
       return bad("is damaged at byte " + std::to_string(at));
     }

@@ -185,7 +185,7 @@ Result<void> validate_peers(const Config& config) {
 }
 
 Result<void> validate_record(const Config& config) {
-  if (config.record.empty() && config.source.lines.contains("runtime.record_bytes")) {
+  if (config.record.empty() && config.record_bytes != Config{}.record_bytes) {
     return refused(config, {"runtime.record_bytes"}, "runtime.record_bytes: without runtime.record nothing is recorded; set it, or leave this out");
   }
   if (!config.record.empty() && !config.record.starts_with('/')) {

@@ -120,6 +120,8 @@ TEST_CASE("config / what contradicts another setting is named with the lines of 
   CHECK(says("[attach]\nsocket = \"/s\"\n[shm]\nlisten = \"/s\"\n", "k.toml:4: shm.listen: is attach.socket too"));
   CHECK(says("[[workflow]]\nname = \"w\"\nfile = \"a\"\n[[workflow]]\nfile = \"b\"\nname = \"w\"\n",
              "k.toml:6: workflow.name: \"w\" stands twice (see line 2 too)"));
+  CHECK(says("[runtime]\nrecord_bytes = \"2 MiB\"\n", "k.toml:2: runtime.record_bytes: without runtime.record"));
+  CHECK(says("[runtime]\nrecord = \"here\"\n", "must be an absolute path"));
   CHECK(says("[[workflow]]\nname = \"w\"\n", "k.toml:2: workflow.file: missing"));
   CHECK(says("[[workflow]]\nfile = \"w\"\n", "k.toml:2: workflow.name: missing"));
   CHECK(says("[[workflow]]\nname = \"two words\"\nfile = \"w\"\n", "k.toml:2: workflow.name: \"two words\": a name must"));

@@ -260,6 +260,13 @@ TEST_CASE("replay / what is no recording, of another build, cut or damaged is re
   auto damaged = good;
   damaged[sizeof(RecordHead)] = std::byte{200};  // no such kind
   CHECK(message(damaged).find("is damaged at byte") != std::string::npos);
+  Prng prng(5);
+  for (int i = 0; i < 300; ++i) {  // any bit behind magic, layout and length
+    damaged = good;
+    const std::uint64_t at = prng.between(32, damaged.size() - 1);
+    damaged[at] ^= static_cast<std::byte>(1U << prng.uniform(8));
+    CHECK(message(damaged).find("is damaged") == 0);
+  }
   damaged = good;
   damaged[sizeof(RecordHead) + 4] = std::byte{7};  // shorter than its own frame
   CHECK(message(damaged).find("is damaged at byte") != std::string::npos);
@@ -278,6 +285,8 @@ TEST_CASE("replay / an outcome that was another one is told") {
       std::memcpy(&action, memory.data() + at + kActionsAt, sizeof(action));
       action.offset += 1;
       std::memcpy(memory.data() + at + kActionsAt, &action, sizeof(action));
+      const std::uint64_t check = record_check({memory.data() + at + Recorder::kFrame, bytes - Recorder::kFrame}) ^ frame;
+      std::memcpy(memory.data() + at + 8, &check, sizeof(check));
       changed = true;
     }
     at += bytes;
