@@ -74,6 +74,15 @@ struct MediumChooser::State {
   [[nodiscard]] Pick pick(std::span<const CandidateCost> candidates, const ReceiverFacts& facts, std::uint32_t lane) noexcept;
 };
 
+void make_greedy(std::span<CandidateCost> candidates, ReceiverFacts& facts, std::uint64_t serial) noexcept {
+  for (CandidateCost& it : candidates) it.price_ns = 0;
+  facts.nic_price_ppm = facts.compute_price_ppm = 0;
+  facts.nic_arrivals_milli_per_s = facts.compute_arrivals_milli_per_s = 0;
+  facts.others_bringing = 0;
+  facts.others_left_bytes = 0;
+  facts.pair_key = mix_key(facts.pair_key ^ mix_key(serial));
+}
+
 MediumChooser::MediumChooser(const DepthLoss& loss, std::uint32_t table_slots)
     : state_(std::make_unique<State>(loss, table_slots)) {}
 MediumChooser::~MediumChooser() = default;

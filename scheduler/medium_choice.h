@@ -181,6 +181,12 @@ struct Pick {
   std::array<CostLine, kMaxWeighed> lines;
 };
 
+// How a node chooses: by the whole model, or greedily, each transfer by its own least time (waits, residuals and constraints
+// as ever), without the prices of what it takes from others and without staying with an earlier choice.
+enum class ChoicePolicy : std::uint8_t { model, greedy };
+// Makes a decision a greedy one. `serial`: another one for each, so that no earlier choice is found.
+void make_greedy(std::span<CandidateCost> candidates, ReceiverFacts& facts, std::uint64_t serial) noexcept;
+
 class Recorder;  // record.h
 
 // Keeps residuals EWMA(log(observed/predicted)) per (lane, medium, size octave), clamped to

@@ -196,6 +196,9 @@ Readers tcp_readers(Config& c) {
 
 Readers transfer_readers(Config& c) {
   return {{"integrity", flag(c.integrity)},
+          {"policy", choice<ChoiceSetting>(c.choice, {{"model", ChoiceSetting::model},
+                                                      {"greedy", ChoiceSetting::greedy},
+                                                      {"static", ChoiceSetting::fixed}})},
           {"medium", choice<Medium>(c.policy, {{"automatic", Medium::automatic},
                                                {"tokens", Medium::tokens},
                                                {"full", Medium::full},

@@ -18,6 +18,8 @@ namespace kvrail::engine {
 
 enum class WorkerMode : std::uint8_t { shared, dedicated };
 enum class IdlePolicy : std::uint8_t { adaptive, spin, yield };
+// How media are chosen: by the cost model, by each transfer's own least time, or as transfer.medium says.
+enum class ChoiceSetting : std::uint8_t { model, greedy, fixed };
 enum class DirectIo : std::uint8_t { automatic, on, off };
 
 struct PeerConfig {
@@ -89,6 +91,7 @@ struct Config {
   // [transfer]
   bool integrity = true;
   Medium policy = Medium::automatic;
+  ChoiceSetting choice = ChoiceSetting::model;
   std::uint32_t lineage_floor_ppm = 900'000;
   bool refresh = true;
   std::uint32_t eager_limit_bytes = 16 * 1024;

@@ -218,6 +218,13 @@ Result<void> validate_workflows(const Config& config) {
 
 // A medium that would never be offered, and what would have no effect.
 Result<void> validate_media(const Config& config) {
+  if (config.choice == ChoiceSetting::fixed && config.policy == Medium::automatic) {
+    return refused(config, {"transfer.policy", "transfer.medium"}, "transfer.policy: static needs a medium; name one in transfer.medium");
+  }
+  if (config.choice == ChoiceSetting::greedy && config.policy != Medium::automatic) {
+    return refused(config, {"transfer.policy", "transfer.medium"},
+                   "transfer.policy: greedy chooses, so transfer.medium must be automatic; leave one of them out");
+  }
   if (config.policy == Medium::window && config.window_tokens == 0) {
     return refused(config, {"transfer.medium", "transfer.window_tokens"},
                    "transfer.medium: window needs transfer.window_tokens above 0");

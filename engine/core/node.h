@@ -53,6 +53,7 @@ struct NodeOptions {
   codec::Protection protection;              // blocks that int4 sends as int8; layers are not looked at
   bool integrity = true;                     // digests of every 64 KiB, verified by the receiver
   Medium policy = Medium::automatic;         // automatic: adaptive; else forced on every send
+  scheduler::ChoicePolicy choice = scheduler::ChoicePolicy::model;  // of what is adaptive
   // λ that what stays of a lineage keeps (scheduler/cost.h, under_floor); 0: none. Another choice goes before it only where
   // nothing else is possible.
   std::uint32_t lineage_floor_ppm = 900'000;

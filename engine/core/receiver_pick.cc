@@ -220,6 +220,7 @@ bool Node::Core::pick_medium(Incoming& in, std::uint64_t memory_bytes) noexcept 
   const bool split = add_split(in, facts);
   if (in.wish == Medium::split && !split) return false;
   const auto weighed = std::span(in.candidates).first(in.candidate_count + (split ? 1 : 0));
+  if (options_.choice == scheduler::ChoicePolicy::greedy) scheduler::make_greedy(weighed, facts, in.id);
   in.pick = chooser_.pick(weighed, facts, lane);
   if (in.pick.index < 0 && facts.lineage_floor_ppm > 0) {  // better that than nothing
     facts.lineage_floor_ppm = 0;

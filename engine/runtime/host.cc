@@ -167,6 +167,7 @@ NodeOptions Host::node_options() const {
   options.protection = protection_;
   options.integrity = config_.integrity;
   options.policy = config_.policy;
+  options.choice = config_.choice == ChoiceSetting::greedy ? scheduler::ChoicePolicy::greedy : scheduler::ChoicePolicy::model;
   options.lineage_floor_ppm = config_.lineage_floor_ppm;
   options.refresh = config_.refresh;
   options.offload_below_ppm = config_.offload_below_percent * 10'000;

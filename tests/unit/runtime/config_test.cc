@@ -121,6 +121,9 @@ TEST_CASE("config / what contradicts another setting is named with the lines of 
   CHECK(says("[[workflow]]\nname = \"w\"\nfile = \"a\"\n[[workflow]]\nfile = \"b\"\nname = \"w\"\n",
              "k.toml:6: workflow.name: \"w\" stands twice (see line 2 too)"));
   CHECK(says("[runtime]\nrecord_bytes = \"2 MiB\"\n", "k.toml:2: runtime.record_bytes: without runtime.record"));
+  CHECK(says("[transfer]\npolicy = \"static\"\n", "k.toml:2: transfer.policy: static needs a medium"));
+  CHECK(says("[transfer]\npolicy = \"greedy\"\nmedium = \"int8\"\n", "k.toml:2: transfer.policy: greedy chooses"));
+  CHECK(refusal("[transfer]\npolicy = \"static\"\nmedium = \"int8\"\n") == "accepted");
   CHECK(says("[runtime]\nrecord = \"here\"\n", "must be an absolute path"));
   CHECK(says("[[workflow]]\nname = \"w\"\n", "k.toml:2: workflow.file: missing"));
   CHECK(says("[[workflow]]\nfile = \"w\"\n", "k.toml:2: workflow.name: missing"));

@@ -561,3 +561,28 @@ TEST_CASE("cost / how long a pick takes the receiver's compute") {
   split.head_blocks = 3;
   CHECK(compute_taken_ns(split, 30'000'000) == 70'000'000);
 }
+
+TEST_CASE("choice / greedy takes its own least time, whatever that takes from others, and stays with nothing") {
+  std::vector<CandidateCost> offered = offer(sender_facts());
+  ReceiverFacts facts = receiver_facts();
+  facts.nic_price_ppm = 50'000'000;  // 50 ns of others for each ns of the interface
+  facts.nic_arrivals_milli_per_s = 50'000;
+  for (CandidateCost& it : offered) it.price_ns = it.medium == Medium::tokens ? 0 : kSecondNs;
+  MediumChooser chooser(LossProfile::built_in());
+  const Pick priced = chooser.pick(offered, facts, 0);
+  REQUIRE(priced.index >= 0);
+  CHECK(priced.lines[static_cast<std::size_t>(priced.index)].medium == Medium::tokens);
+  make_greedy(offered, facts, 1);
+  const Pick greedy = chooser.pick(offered, facts, 0);
+  REQUIRE(greedy.index >= 0);
+  TimeNs least = kNever;
+  for (std::size_t i = 0; i < greedy.line_count; ++i) {
+    const CostLine& line = greedy.lines[i];
+    CHECK(line.price_ns == 0);
+    if (line.allowed) least = std::min(least, line.total_ns + line.loss_ns);
+  }
+  const CostLine& chosen = greedy.lines[static_cast<std::size_t>(greedy.index)];
+  CHECK(chosen.total_ns + chosen.loss_ns == least);
+  CHECK(chosen.medium != Medium::tokens);
+  CHECK(greedy.reason == PickReason::least_cost);
+}
