@@ -567,6 +567,7 @@ TEST_CASE("choice / greedy takes its own least time, whatever that takes from ot
   ReceiverFacts facts = receiver_facts();
   facts.nic_price_ppm = 50'000'000;  // 50 ns of others for each ns of the interface
   facts.nic_arrivals_milli_per_s = 50'000;
+  facts.compute.prefill_per_token_ns = 400'000;
   for (CandidateCost& it : offered) it.price_ns = it.medium == Medium::tokens ? 0 : kSecondNs;
   MediumChooser chooser(LossProfile::built_in());
   const Pick priced = chooser.pick(offered, facts, 0);
