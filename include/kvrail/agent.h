@@ -231,7 +231,7 @@ struct BlockView {
   std::span<const std::byte> data;    // a whole slot; rows behind `tokens` have no meaning
   std::uint32_t tokens = 0;           // valid rows
   std::uint32_t position = 0;         // of the first token in the context
-  double epsilon = 0.0;               // loss estimate, 0 = lossless
+  double epsilon = 0.0;               // loss estimate, 0 = lossless; fidelity is exp(-epsilon)
 };
 
 // The blocks of a delivery, in order of position; views are made on demand.
