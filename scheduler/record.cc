@@ -17,7 +17,7 @@ PickOutcome outcome_of(const Pick& pick) noexcept {
 
 std::uint64_t record_layout() noexcept {
   std::uint64_t layout = 1;  // of this list; counted up where a struct's meaning changes, but not its size
-  for (const std::size_t bytes : {sizeof(RecordHead), sizeof(FlowSpec), sizeof(PostAction), sizeof(ReservationSpec),
+  for (const std::size_t bytes : {sizeof(RecordHead), sizeof(LaneUpEvent), sizeof(ChunkDoneEvent), sizeof(ObserveEvent), sizeof(FlowSpec), sizeof(PostAction), sizeof(ReservationSpec),
                                   sizeof(ReceiverFacts), sizeof(CandidateCost), sizeof(PickOutcome)}) {
     layout = layout * 0x100000001B3ULL ^ bytes;
   }
@@ -55,22 +55,24 @@ std::byte* Recorder::begin(std::size_t bytes) noexcept {
     idle_ = false;
     note(RecordKind::step, idle_ns_, idle_room_);
   }
-  if (head_->full != 0 || memory_.size() - head_->used_bytes < bytes) {
+  if (full_ || memory_.size() - used_bytes_ < bytes) {
+    full_ = true;
     head_->full = 1;  // the first that doesn't fit is the end: later ones would hang on it
     return nullptr;
   }
-  return memory_.data() + head_->used_bytes + kFrame;
+  return memory_.data() + used_bytes_ + kFrame;
 }
 
 // The record is there once the head counts it: what a killed process left behind is whole.
 void Recorder::commit(RecordKind kind, std::size_t bytes) noexcept {
-  std::byte* at = memory_.data() + head_->used_bytes;
+  std::byte* at = memory_.data() + used_bytes_;
   const std::uint64_t frame = static_cast<std::uint64_t>(kind) | std::uint64_t{bytes} << 32;
   const std::uint64_t check = record_check({at + kFrame, bytes - kFrame}) ^ frame;
   std::memcpy(at, &frame, sizeof(frame));
   std::memcpy(at + sizeof(frame), &check, sizeof(check));
   std::atomic_signal_fence(std::memory_order_release);  // the count behind the bytes; a kill ends the process between two of its stores
-  head_->used_bytes += bytes;
+  used_bytes_ += bytes;
+  head_->used_bytes = used_bytes_;
 }
 
 }  // namespace kvrail::scheduler

@@ -96,7 +96,7 @@ class Recorder {
     idle_room_ = room;
     idle_ = true;
   }
-  [[nodiscard]] const RecordHead& head() const noexcept { return *head_; }
+  [[nodiscard]] const RecordHead& head() const noexcept { return *head_; }  // what it says others may have changed
 
   static constexpr std::size_t kFrame = 16;  // kind u16, 0 u16, bytes u32: of the whole record; its check u64
 
@@ -125,6 +125,8 @@ class Recorder {
 
   std::span<std::byte> memory_;
   RecordHead* head_;
+  std::uint64_t used_bytes_ = sizeof(RecordHead);  // never taken from the memory: that may be a file, and others' to write
+  bool full_ = false;
   TimeNs idle_ns_ = 0;
   std::uint64_t idle_room_ = 0;
   bool idle_ = false;

@@ -129,12 +129,13 @@ std::string_view Agent::tenant() const noexcept { return state_->session->attach
 const Layout& Agent::layout() const noexcept { return state_->session->layout(); }
 
 Result<Task> Agent::begin_task(const TaskOptions& options, Nanoseconds timeout) {
+  if (options.deadline.count() < 0) return Error{{Code::timed_out}, "the deadline has passed already"};
   const Result<Name> workflow = make_name(options.workflow);
   if (!workflow.ok()) return bad_name(workflow.error(), options.workflow, "workflow");
   SubmitRecord record;
   record.command = Command::begin_task;
   record.name = *workflow;
-  record.b = std::max<std::int64_t>(options.deadline.count(), 0);
+  record.b = options.deadline.count();
   auto reply = state_->call(record, {}, Deadline(timeout), "cannot begin a task");
   if (!reply.ok()) return std::move(reply).error();
   return Task{reply->task};

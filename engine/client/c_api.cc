@@ -191,6 +191,7 @@ kvrail_code kvrail_reattach(kvrail_agent* agent, int64_t timeout_ns) {
 
 kvrail_code kvrail_begin_task(kvrail_agent* agent, const char* workflow, int64_t deadline_ns, uint64_t* task) {
   return guarded([&]() -> kvrail_code {
+    if (task == nullptr) return fail(Error{{Code::invalid_argument}, "task must not be NULL: the new id is put there"});
     TaskOptions options;
     if (workflow != nullptr) options.workflow = workflow;
     options.deadline = Nanoseconds(deadline_ns);
@@ -320,6 +321,12 @@ kvrail_code kvrail_describe_workflow(kvrail_agent* agent, const char* workflow, 
                                      size_t step_count, const kvrail_workflow_hand_over* hand_overs,
                                      size_t hand_over_count, int64_t timeout_ns) {
   return guarded([&]() -> kvrail_code {
+    if ((steps == nullptr && step_count > 0) || (hand_overs == nullptr && hand_over_count > 0)) {
+      return fail(Error{{Code::invalid_argument}, "steps and hand_overs must not be NULL where their counts are not 0"});
+    }
+    if (step_count > engine::ipc::kMaxWorkflowSteps || hand_over_count > engine::ipc::kMaxWorkflowEdges) {
+      return fail(Error{{Code::invalid_argument}, "a workflow has at most 64 steps and 256 hand-overs"});
+    }
     WorkflowDescription description;
     for (size_t i = 0; i < step_count; ++i) description.steps.push_back({std::string(text_of(steps[i].agent)), Nanoseconds(steps[i].duration_ns)});
     for (size_t i = 0; i < hand_over_count; ++i) description.hand_overs.push_back({hand_overs[i].from, hand_overs[i].to});

@@ -171,7 +171,7 @@ Readers runtime_readers(Config& c) {
           {"slice", measure(c.slice_ns, parse_duration, 5 * kMillisecondNs, 20 * kMillisecondNs, "5 ms to 20 ms")},
           {"suspend_below_percent", integer(c.suspend_below_percent, 0, 50)},
           {"record", text(c.record, "to record nothing")},
-          {"record_bytes", measure(c.record_bytes, parse_bytes, kMiB, 16 * 1024 * kMiB, "1 MiB to 16 GiB")},
+          {"record_bytes", measure(c.record_bytes, parse_bytes, kMiB, 1024 * kMiB, "1 MiB to 1 GiB")},
           {"drain", measure(c.drain_ns, parse_duration, kMillisecondNs, 600 * kSecondNs, "1 ms to 10 min")}};
 }
 

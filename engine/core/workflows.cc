@@ -40,8 +40,24 @@ Workflow* Workflows::make_room(const Name& tenant) noexcept {
     if (oldest == nullptr || one.serial < oldest->serial) oldest = &one;
   });
   if (count >= kMostOfTenant || (table_.full() && oldest != nullptr)) return oldest;
+  if (table_.full()) return oldest_of_the_richest();
   const Handle<Workflow> made = table_.try_emplace();
-  return made.valid() ? table_.get(made) : nullptr;
+  return table_.get(made);
+}
+
+// In a full table the tenant with the most gives its oldest to one that has none; those of the configuration stay.
+Workflow* Workflows::oldest_of_the_richest() noexcept {
+  Workflow* goes = nullptr;
+  std::uint32_t most = 0;
+  table_.for_each([&](Handle<Workflow>, Workflow& one) {
+    if (one.text.tenant.length() == 0) return;
+    std::uint32_t count = 0;
+    table_.for_each([&](Handle<Workflow>, const Workflow& other) { count += other.text.tenant == one.text.tenant ? 1 : 0; });
+    if (count < most || (count == most && goes != nullptr && one.serial >= goes->serial)) return;
+    most = count;
+    goes = &one;
+  });
+  return goes;
 }
 
 Workflow* Workflows::find_exact(const Name& tenant, const Name& workflow) noexcept {

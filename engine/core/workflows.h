@@ -29,7 +29,7 @@ class Workflows {
   static constexpr std::uint32_t kMostOfTenant = 16;
 
   // Takes the place of an earlier description under that name. `peer`: who said it, and so has it; kNoIndex: nobody.
-  // Status detail: the scheduler::WorkflowGraph::Fault. out_of_capacity: there are kMost of other tenants.
+  // Status detail: the scheduler::WorkflowGraph::Fault.
   [[nodiscard]] Status describe(const wire::Workflow& text, std::uint32_t peer) noexcept;
   // That of the tenant, else the one of all tenants, else nullptr. Until the next call of describe().
   [[nodiscard]] Workflow* find(const Name& tenant, const Name& workflow) noexcept;
@@ -38,6 +38,7 @@ class Workflows {
  private:
   [[nodiscard]] Workflow* find_exact(const Name& tenant, const Name& workflow) noexcept;
   [[nodiscard]] Workflow* make_room(const Name& tenant) noexcept;
+  [[nodiscard]] Workflow* oldest_of_the_richest() noexcept;
 
   SlotTable<Workflow> table_{kMost};
   std::uint64_t next_serial_ = 1;

@@ -4,6 +4,7 @@
 
 #include "engine/config/agent_graph.h"
 #include "engine/config/calibration.h"
+#include "engine/runtime/recording.h"
 #include "engine/runtime/worker.h"
 #include "engine/store/table_size.h"
 #include "engine/tier/create.h"
@@ -100,6 +101,10 @@ class Check {
     }
   }
 
+  void recording() {
+    if (!config_.record.empty()) take(Recording::check(config_.record), "runtime.record: ", {"runtime.record"});
+  }
+
   void workflows() {
     for (std::size_t i = 0; i < config_.workflows.size(); ++i) {
       const WorkflowFile& workflow = config_.workflows[i];
@@ -124,8 +129,9 @@ class Check {
   void warn(Keys keys, const std::string& message) {
     report_.warnings.push_back(setting_error(config_, {}, keys, message).message);
   }
-  void take(const Result<void>& done, Keys keys) {
-    if (!done.ok()) refuse(done.status(), keys, done.error().message);
+  void take(const Result<void>& done, Keys keys) { take(done, "", keys); }
+  void take(const Result<void>& done, const char* before, Keys keys) {
+    if (!done.ok()) refuse(done.status(), keys, before + done.error().message);
   }
   [[nodiscard]] std::string left_text() const {
     return room_->limited_by + " has only " + size_text(room_->bytes) +
@@ -160,6 +166,7 @@ MachineReport check_machine(const Config& config) {
   check.congestion();
   check.profile();
   check.workflows();
+  check.recording();
   check.offload();
   return std::move(check).report();
 }

@@ -16,8 +16,11 @@ namespace kvrail::engine {
 
 class Recording {
  public:
-  // Takes the place of a file of that name. Its bytes are set aside on the disk at once.
+  // A recording of that name is kept as PATH.1; anything else that is there is refused. The file's bytes are set aside on the
+  // disk at once.
   [[nodiscard]] static Result<std::unique_ptr<Recording>> create(const std::string& path, std::uint64_t bytes);
+  // Whether create() may be called: its folder is there, and nothing but a recording stands at the path.
+  [[nodiscard]] static Result<void> check(const std::string& path);
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
   ~Recording();  // cuts the file to what was recorded

@@ -67,7 +67,7 @@ std::string plot_script(const Report& report, const std::string& image) {
   std::string text = fmt::format("set terminal svg size 900,{} dynamic background 'white'\nset output {}\n", sweep ? 1400 : 500, quoted(image));
   text += distribution_data(report.main);
   if (sweep) text += sweep_data(report);
-  text += fmt::format("set multiplot layout {},1 title {}\nset key outside right noenhanced\nset grid\n", sweep ? 3 : 1,
+  text += fmt::format("set multiplot layout {},1 title {} noenhanced\nset key outside right noenhanced\nset grid\n", sweep ? 3 : 1,
                       quoted(fmt::format("{}, seed {}", report.scenario, report.seed)));
   text += "set logscale x\nset xlabel 'latency, ms'\nset ylabel 'share at most so late'\nset yrange [0:1]\n";
   text += lines_of(report.main, "latency", "1:2");

@@ -43,6 +43,38 @@ TEST_CASE("record / the simulator decides what two daemons recorded as they did"
   }
 }
 
+TEST_CASE("record / an earlier recording is kept, what is none is left alone, and a second start ends no engine") {
+  const TempDir dir;
+  const std::string record = dir.path("here.record");
+  const std::string text = "[attach]\nsocket = \"" + dir.path("s.sock") + "\"\n[memory]\ntables = \"64 MiB\"\n[runtime]\nrecord = \"" + record + "\"\n";
+  const std::string config = dir.write("k.toml", text);
+  {
+    Process first({kvraild_path(), "--config", config});
+    REQUIRE(first.says("takes agents at", kSoonMs));
+    Process second({kvraild_path(), "--config", config});
+    CHECK(second.wait(kSoonMs) != 0);
+    AttachOptions options;
+    options.socket_path = dir.path("s.sock");
+    options.name = "a";
+    options.layout = layout();
+    options.timeout = kSoon;
+    auto agent = Agent::attach(options);
+    REQUIRE(agent.ok());
+    CHECK(agent->begin_task({}).ok());
+    first.signal(SIGTERM);
+    CHECK(first.wait(kSoonMs) == 0);
+  }
+  Process sim({KVRAIL_SIM_PATH, "replay", record + ".1"});
+  CHECK(sim.wait(kSoonMs) == 0);
+  (void)dir.write("here.record", "what somebody needs");
+  Process refused({kvraild_path(), "--config", config});
+  CHECK(refused.wait(kSoonMs) != 0);
+  CHECK(refused.output().find("is there, and no recording; move it away") != std::string::npos);
+  Process check({kvraild_path(), "--config", config, "--check-config"});
+  CHECK(check.wait(kSoonMs) != 0);
+  CHECK(check.output().find("is there, and no recording") != std::string::npos);
+}
+
 TEST_CASE("record / a file that can't be made is refused at the start, with its key") {
   const TempDir dir;
   const std::string text = "[attach]\nsocket = \"" + dir.path("s.sock") + "\"\n[runtime]\nrecord = \"" + dir.path("none/file") + "\"\n";
