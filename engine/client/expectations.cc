@@ -30,16 +30,19 @@ Result<void> Agent::will_need(std::string_view owner, std::string_view context, 
 
 namespace {
 
-// scheduler::WorkflowGraph::Fault, which is part of the protocol (docs/ipc.md).
-const char* fault_text(std::int32_t detail) {
-  switch (detail) {
-    case 1: return "a workflow has one step at least";
-    case 2: return "a workflow has at most 64 steps and 256 hand-overs";
-    case 3: return "a hand-over names a step that is not there";
-    case 4: return "a step takes a time that is not negative, and at most a day";
-    case 5: return "the hand-overs lead in a circle; give an agent a step for each of its turns";
-    default: return "cannot describe the workflow";
+// Its numbers are part of the protocol (docs/ipc.md).
+using Fault = scheduler::WorkflowGraph::Fault;
+
+const char* fault_text(Fault fault) {
+  switch (fault) {
+    case Fault::no_steps: return "a workflow has one step at least";
+    case Fault::too_many: return "a workflow has at most 64 steps and 256 hand-overs";
+    case Fault::bad_step: return "a hand-over names a step that is not there";
+    case Fault::bad_duration: return "a step takes a time that is not negative, and at most a day";
+    case Fault::loop: return "the hand-overs lead in a circle; give an agent a step for each of its turns";
+    case Fault::none: break;
   }
+  return "cannot describe the workflow";
 }
 
 }  // namespace
@@ -47,13 +50,15 @@ const char* fault_text(std::int32_t detail) {
 Result<void> Agent::describe_workflow(std::string_view name, const WorkflowDescription& description, Nanoseconds timeout) {
   using engine::ipc::WorkflowEdgeRecord;
   using engine::ipc::WorkflowStepRecord;
-  const auto refused = [](std::int32_t fault) { return Error{{Code::invalid_argument, Scope::transfer, fault}, fault_text(fault)}; };
+  const auto refused = [](Fault fault) {
+    return Error{{Code::invalid_argument, Scope::transfer, static_cast<std::int32_t>(fault)}, fault_text(fault)};
+  };
   const Result<Name> workflow = make_name(name);
   if (!workflow.ok()) return Error{workflow.status(), "workflow '" + std::string(name) + "': " + workflow.error().message};
-  if (description.steps.empty()) return refused(1);
+  if (description.steps.empty()) return refused(Fault::no_steps);
   if (description.steps.size() > engine::ipc::kMaxWorkflowSteps ||
       description.hand_overs.size() > engine::ipc::kMaxWorkflowEdges) {
-    return refused(2);
+    return refused(Fault::too_many);
   }
   std::vector<WorkflowStepRecord> steps;
   for (const WorkflowDescription::Step& step : description.steps) {
@@ -63,7 +68,7 @@ Result<void> Agent::describe_workflow(std::string_view name, const WorkflowDescr
   }
   std::vector<WorkflowEdgeRecord> edges;
   for (const WorkflowDescription::HandOver& one : description.hand_overs) {
-    if (one.from >= steps.size() || one.to >= steps.size()) return refused(3);
+    if (one.from >= steps.size() || one.to >= steps.size()) return refused(Fault::bad_step);
     edges.push_back({static_cast<std::uint8_t>(one.from), static_cast<std::uint8_t>(one.to)});
   }
   SubmitRecord record;
@@ -74,7 +79,7 @@ Result<void> Agent::describe_workflow(std::string_view name, const WorkflowDescr
   const std::array<Bytes, 2> payload{std::as_bytes(std::span{steps}), std::as_bytes(std::span{edges})};
   auto reply = state_->call(record, payload, Deadline(timeout), "cannot describe the workflow");
   if (reply.ok()) return {};
-  if (reply.status().code == Code::invalid_argument && reply.status().detail > 0) return refused(reply.status().detail);
+  if (reply.status().code == Code::invalid_argument && reply.status().detail > 0) return refused(static_cast<Fault>(reply.status().detail));
   return std::move(reply).error();
 }
 

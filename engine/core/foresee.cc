@@ -56,7 +56,7 @@ void Node::Core::TaskDesk::on_turn(std::uint32_t /*lane*/, const wire::TurnNotic
   const AgentWhere* place = core_.where(message.tenant, message.agent);
   if (place == nullptr || !place->local.valid()) return;
   const auto bounded = [](std::uint64_t ns) { return static_cast<TimeNs>(std::min<std::uint64_t>(ns, INT64_MAX / 4)); };
-  expect(place->local, Turns::workflow_key(message.tenant, message.workflow),
+  expect(place->local, workflow_key(message.tenant, message.workflow),
               {message.agent, bounded(message.in_ns), bounded(message.spread_ns), message.probability_ppm});
 }
 

@@ -74,6 +74,12 @@ void Node::Core::deliver_locally(const LocalRequest& request, const VersionView&
   finish_locally(request, medium, status, version);
 }
 
+void Node::Core::note_local_turn(const LocalRequest& request, VersionHandle version) noexcept {
+  desk_->tasks().count_transfer(request.options.task, 0);
+  VersionView view;
+  if (!request.fetch && store_->view(version, view)) desk_->turn_begins(request.options.task, request.to, &view.owner, &request.context);
+}
+
 void Node::Core::finish_locally(const LocalRequest& request, Medium medium, Status status,
                                 VersionHandle version) noexcept {
   AgentEvent event;
@@ -94,9 +100,7 @@ void Node::Core::finish_locally(const LocalRequest& request, Medium medium, Stat
       push_event(request.to, event);
       ++agent(request.to)->deliveries;
       ++counters_.local_deliveries;
-      desk_->tasks().count_transfer(request.options.task, 0);
-      VersionView view;
-      if (!request.fetch && store_->view(version, view)) desk_->turn_begins(request.options.task, request.to, &view.owner, &request.context);
+      if (request.options.task != 0) note_local_turn(request, version);
     } else {
       status = Status{Code::out_of_capacity};
       release_reserved(request.to, 1);

@@ -433,6 +433,7 @@ class Node::Core {
   [[nodiscard]] Status version_for_local(const LocalRequest& request, const VersionView& view, Medium& medium, VersionHandle& version) noexcept;
   // The receiver's delivery event must have been reserved, the asker's was with its command.
   void finish_locally(const LocalRequest& request, Medium medium, Status status, VersionHandle version) noexcept;
+  void note_local_turn(const LocalRequest& request, VersionHandle version) noexcept;
 
   // explain.cc
   void count_row() noexcept;

@@ -7,6 +7,9 @@
 
 namespace kvrail::engine {
 
+static_assert(wire::kMaxWorkflowSteps == scheduler::WorkflowGraph::kMostSteps &&
+              wire::kMaxWorkflowEdges == scheduler::WorkflowGraph::kMostEdges);
+
 Task* Tasks::find(TaskId id) noexcept {
   const std::uint32_t* found = id == 0 ? nullptr : by_id_.find(id);
   return found == nullptr ? nullptr : table_.get(table_.handle_at(*found));
@@ -20,7 +23,7 @@ Task* Tasks::add(TaskId id, const Name& tenant, const Name& workflow, TimeNs now
   task.id = id;
   task.tenant = tenant;
   task.workflow = workflow;
-  task.workflow_key = Turns::workflow_key(tenant, workflow);
+  task.workflow_key = workflow_key(tenant, workflow);
   task.begun_ns = now_ns;
   task.deadline_ns = deadline_ns;
   return &task;

@@ -13,10 +13,6 @@ constexpr std::uint32_t kAgents = 1024, kOpenTurns = 4096, kContextsOf = 512;
 
 Turns::Turns() : transitions_(kAgents), turns_(kOpenTurns), contexts_(kContextsOf), names_(kAgents) {}
 
-std::uint64_t Turns::workflow_key(const Name& tenant, const Name& workflow) noexcept {
-  return scheduler::mix_key(scheduler::mix_key(name_key(tenant)) ^ name_key(workflow));
-}
-
 std::uint64_t Turns::key(std::uint64_t of, const Name& agent) noexcept {
   return scheduler::mix_key(scheduler::mix_key(of) ^ name_key(agent));
 }

@@ -31,8 +31,6 @@ class Turns {
 
   Turns();
 
-  [[nodiscard]] static std::uint64_t workflow_key(const Name& tenant, const Name& workflow) noexcept;
-
   // Something of the task came to the agent. False: it belongs to a turn that has led to nothing yet.
   bool began(TaskId task, std::uint64_t workflow, const Name& agent, TimeNs now_ns) noexcept;
   // The agent hands something of the task to another one.

@@ -4,9 +4,10 @@
 // Private to engine/core. Thread: the scheduler worker.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 
-#include "kvrail/base/handle.h"
 #include "scheduler/workflow.h"
 #include "transport/wire/messages.h"
 
@@ -15,6 +16,7 @@ namespace kvrail::engine {
 namespace wire = transport::wire;
 
 [[nodiscard]] std::uint64_t name_key(const Name& name) noexcept;
+[[nodiscard]] std::uint64_t workflow_key(const Name& tenant, const Name& workflow) noexcept;  // never 0
 
 struct Workflow {
   wire::Workflow text;                // as it goes to peers; an empty tenant: of all, from the configuration
@@ -36,11 +38,14 @@ class Workflows {
   void forget_peer(std::uint32_t peer) noexcept;
 
  private:
-  [[nodiscard]] Workflow* find_exact(const Name& tenant, const Name& workflow) noexcept;
-  [[nodiscard]] Workflow* make_room(const Name& tenant) noexcept;
-  [[nodiscard]] Workflow* oldest_of_the_richest() noexcept;
+  [[nodiscard]] std::uint32_t find_exact(const Name& tenant, const Name& workflow) const noexcept;  // kMost: none
+  [[nodiscard]] std::uint32_t make_room(const Name& tenant) const noexcept;
+  [[nodiscard]] std::uint32_t oldest_of_the_richest() const noexcept;
 
-  SlotTable<Workflow> table_{kMost};
+  // Apart from the entries, which are large: each send of a task looks here.
+  std::array<std::uint64_t, kMost> keys_{};
+  std::unique_ptr<Workflow[]> table_ = std::make_unique<Workflow[]>(kMost);
+  std::uint32_t count_ = 0;
   std::uint64_t next_serial_ = 1;
 };
 

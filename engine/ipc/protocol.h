@@ -15,6 +15,7 @@
 #include "kvrail/base/shared_ring.h"
 #include "kvrail/base/status.h"
 #include "kvrail/types.h"
+#include "scheduler/workflow.h"
 
 namespace kvrail::engine::ipc {
 
@@ -251,8 +252,8 @@ struct WorkflowEdgeRecord {
   std::uint8_t from = 0, to = 0;      // indices of steps
 };
 static_assert(sizeof(WorkflowEdgeRecord) == 2);
-inline constexpr std::uint32_t kMaxWorkflowSteps = 64;
-inline constexpr std::uint32_t kMaxWorkflowEdges = 256;
+inline constexpr std::uint32_t kMaxWorkflowSteps = scheduler::WorkflowGraph::kMostSteps;
+inline constexpr std::uint32_t kMaxWorkflowEdges = scheduler::WorkflowGraph::kMostEdges;
 
 enum class CompletionKind : std::uint8_t {
   answer = 0,  // a command was refused, or was done and asked for an answer; `command` says which

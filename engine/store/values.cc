@@ -55,7 +55,7 @@ scheduler::EntryCost Store::State::cost_of(const VersionRecord& version) const n
 void Store::State::value_idle(VersionHandle handle) noexcept {
   VersionRecord& version = *versions.get(handle);
   scheduler::ValueIndex& values = values_of(version.tenant);
-  const TimeNs now_ns = clock.now_ns();
+  const TimeNs now_ns = version.last_used_ns;  // just now
   if (version.valued) {
     values.set_rank(handle.index, rank_of(version), now_ns);
     values.set_cost(handle.index, cost_of(version), now_ns);

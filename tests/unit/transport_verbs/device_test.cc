@@ -20,19 +20,6 @@ namespace {
 
 using namespace kvrail::transport;
 
-constexpr LeaseId kLease{3, 9};
-constexpr std::uint32_t kChunk = 64 * 1024;
-
-ChunkPost chunk(const Payload& source, std::uint64_t number) {
-  ChunkPost post;
-  post.lease = kLease;
-  post.transfer = 5;
-  post.source = &source;
-  post.offset = number * kChunk;
-  post.bytes = kChunk;
-  post.cookie = number;
-  return post;
-}
 
 bool all_are(const std::vector<std::byte>& bytes, std::byte value) {
   return std::all_of(bytes.begin(), bytes.end(), [value](std::byte byte) { return byte == value; });

@@ -11,8 +11,6 @@ namespace {
 
 using namespace kvrail::transport;
 
-constexpr LeaseId kLease{3, 9};
-constexpr std::uint32_t kChunk = 64 * 1024;
 constexpr std::uint64_t kChunks = 64;
 
 // No fault outlives its test.
@@ -21,17 +19,6 @@ struct Faults {
   ~Faults() { shim.reset(); }
   VerbsShim& shim = VerbsShim::get();
 };
-
-ChunkPost chunk(const Payload& source, std::uint64_t number) {
-  ChunkPost post;
-  post.lease = kLease;
-  post.transfer = 5;
-  post.source = &source;
-  post.offset = number * kChunk;
-  post.bytes = kChunk;
-  post.cookie = number;
-  return post;
-}
 
 // Each chunk has one end; on a lane that was lost all of them before its own.
 void check_one_end_each(const TwoSides& sides, std::size_t chunks) {

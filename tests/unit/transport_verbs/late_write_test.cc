@@ -13,8 +13,6 @@ namespace {
 
 using namespace kvrail::transport;
 
-constexpr LeaseId kLease{3, 9};
-constexpr std::uint32_t kChunk = 64 * 1024;
 constexpr std::uint64_t kChunks = 8;
 constexpr std::byte kOther{0xEE};
 

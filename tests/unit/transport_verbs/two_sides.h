@@ -21,6 +21,21 @@ namespace kvrail::test {
 namespace verbs = transport::verbs;
 using transport::EventKind;
 
+inline constexpr transport::LeaseId kLease{3, 9};
+inline constexpr std::uint32_t kChunk = 64 * 1024;
+
+// The stream's chunk of that number; its cookie is the number.
+inline transport::ChunkPost chunk(const transport::Payload& source, std::uint64_t number) {
+  transport::ChunkPost post;
+  post.lease = kLease;
+  post.transfer = 5;
+  post.source = &source;
+  post.offset = number * kChunk;
+  post.bytes = kChunk;
+  post.cookie = number;
+  return post;
+}
+
 // Ends the program as skipped where there is no device.
 inline std::string device_address() {
   static const std::string address = verbs::own_address();
